@@ -1,0 +1,1 @@
+"""Where requests go: upstream servers and the engines that chatfuse runs itself."""

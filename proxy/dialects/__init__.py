@@ -1,0 +1,1 @@
+"""The wire shapes that clients speak, as typed views over the raw JSON."""

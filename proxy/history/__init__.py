@@ -1,0 +1,1 @@
+"""Which part of a conversation is sent on: turns, the grid of cuts, the plan."""

@@ -1,0 +1,1 @@
+"""Which target is tried, and in which order."""

@@ -1,0 +1,1 @@
+"""The stages a request goes through; `proxy.pipeline` puts them in order."""

@@ -1,0 +1,1 @@
+"""Counting prompts with the real tokenizer of each model."""

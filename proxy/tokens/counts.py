@@ -1,0 +1,41 @@
+"""What a count of a prompt is, and the port through which stages ask for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tokens of one prompt, as the upstream will bill them.
+
+    `tokens` covers everything that is billed as prompt: messages, tools, response format, reply header.
+    With `complete=False` counting stopped at the given limit and `tokens` is a lower bound ("at least").
+    `unsure` names each reason why the upstream may report another number; empty means exact.
+    """
+
+    tokens: int
+    complete: bool = True
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        return self.complete and not self.unsure
+
+
+class Counter(Protocol):
+    """Counts prompts for one model. Awaiting it never blocks the event loop for long."""
+
+    async def count(self, body: Mapping[str, Any], limit: int | None = None) -> Counts:
+        """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
+        ...
+
+    async def weigh(self, body: Mapping[str, Any]) -> Sequence[int]:
+        """Tokens of each message of `body["messages"]`, rendered on its own as an old turn.
+
+        A weight depends on the message's unit and the model only, never on its neighbours, the tools or
+        the request's options: the grid of cuts is laid over these.
+        """
+        ...
