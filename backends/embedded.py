@@ -1,0 +1,104 @@
+"""The embedded model as an upstream: llama.cpp's own server in a child process, spoken to like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from yarl import URL
+
+from backends.base import Readiness, Timeouts, UpstreamRequest
+from backends.errors import BackendError, BadReply, Uncountable
+from backends.http import HttpBackend, HttpOptions, read_all
+
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a running engine listens, and with what key. Plain data, so that it can be given to workers."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    window_tokens: int
+    """Of each slot: what one request has for prompt and completion."""
+
+
+class EmbeddedBackend(HttpBackend):
+    """Also an oracle: it counts prompts with the model's own template and tokenizer."""
+
+    def __init__(self, name: str, endpoint: Endpoint, timeouts: Timeouts) -> None:
+        super().__init__(
+            HttpOptions(
+                name=name,
+                base_url=f"{endpoint.base_url}/v1",
+                auth="config",
+                key=endpoint.api_key,
+                timeouts=timeouts,
+                keepalive_s=60.0,
+            )
+        )
+        self._root_url = endpoint.base_url
+        self._window_tokens = endpoint.window_tokens
+
+    def url(self, path: str) -> URL:
+        return URL(self._root_url + path, encoded=True)
+
+    def window_tokens(self, model: str) -> int | None:
+        return self._window_tokens
+
+    async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        """Tokens as `usage.prompt_tokens` will report them: the prompt rendered, then tokenized."""
+        rendered = (await self._post("/apply-template", body)).get("prompt")
+        if not isinstance(rendered, str):
+            raise BadReply(f"backend {self.name!r} rendered no prompt")
+        return await self._tokens({"content": rendered, "add_special": True, "parse_special": True})
+
+    async def text_tokens(self, text: str) -> int:
+        return await self._tokens({"content": text})
+
+    async def _tokens(self, question: Mapping[str, Any]) -> int:
+        tokens = (await self._post("/tokenize", question)).get("tokens")
+        if not isinstance(tokens, list):
+            raise BadReply(f"backend {self.name!r} gave no tokens")
+        return len(tokens)
+
+    async def _post(self, path: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        request = UpstreamRequest("POST", path, [("Content-Type", "application/json")], _dumps(question))
+        reply = await self.send(request)
+        try:
+            body = await read_all(reply, _MAX_ANSWER_BYTES)
+        finally:
+            reply.close()
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise BadReply(f"backend {self.name!r} answered {path} with something that is not JSON") from None
+        if reply.status != 200 or not isinstance(answer, dict):
+            raise Uncountable(f"backend {self.name!r} would not count this prompt (status {reply.status})")
+        return answer
+
+    async def readiness(self) -> Readiness:
+        """Asked, not guessed: the engine is ours and may be restarting."""
+        try:
+            reply = await self.send(UpstreamRequest("GET", "/health", ()))
+        except BackendError as error:
+            return Readiness(False, str(error))
+        try:
+            await read_all(reply, _MAX_ANSWER_BYTES)
+        except BackendError as error:
+            return Readiness(False, str(error))
+        finally:
+            reply.close()
+        return Readiness(reply.status == 200, "" if reply.status == 200 else "the model is being loaded")
+
+
+def _dumps(question: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(question)
+    except TypeError:
+        # Lone surrogates: orjson refuses them, and clients send them.
+        return json.dumps(question).encode()

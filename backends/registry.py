@@ -1,0 +1,27 @@
+"""Kind → constructor."""
+
+from __future__ import annotations
+
+from backends.base import Auth, Backend, Timeouts
+from backends.embedded import EmbeddedBackend, Endpoint
+from backends.http import KEEPALIVE_S, HttpOptions
+from backends.openai import OPENAI_BASE_URL, OPENAI_KEEPALIVE_S, OpenAIBackend
+
+
+def openai(
+    name: str,
+    base_url: str,
+    *,
+    auth: Auth,
+    key: str | None,
+    ask_usage: str,
+    keepalive_s: float | None,
+    timeouts: Timeouts,
+) -> Backend:
+    if keepalive_s is None:
+        keepalive_s = OPENAI_KEEPALIVE_S if base_url == OPENAI_BASE_URL else KEEPALIVE_S
+    return OpenAIBackend(HttpOptions(name, base_url, auth, key, timeouts, ask_usage, keepalive_s))
+
+
+def embedded(name: str, endpoint: Endpoint, timeouts: Timeouts) -> Backend:
+    return EmbeddedBackend(name, endpoint, timeouts)

@@ -1,0 +1,102 @@
+"""An exchange that has ended → metrics and the log. Synchronous: it also runs in a cancelled handler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backends.errors import BackendError
+from proxy.errors import FuseTripped, Overflow, ProxyError, UpstreamError
+from proxy.exchange import Attempt, Exchange
+from proxy.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Account:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    @contextmanager
+    def __call__(self, exchange: Exchange) -> Iterator[None]:
+        """Around a whole exchange: whatever way it ends, it is accounted once."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            exchange.finish("client_gone")
+            raise
+        except FuseTripped:
+            exchange.finish("tripped")
+            raise
+        except Overflow:
+            exchange.finish("overflow")
+            raise
+        except (UpstreamError, BackendError):
+            exchange.finish("upstream_error")
+            raise
+        except ProxyError:
+            exchange.finish("refused")
+            raise
+        except ConnectionError:
+            exchange.finish("client_gone")
+            raise
+        finally:
+            exchange.finish("failed")
+            self._record(exchange)
+
+    def _record(self, exchange: Exchange) -> None:
+        metrics, progress = self._metrics, exchange.progress
+        for name, seconds in exchange.timings.items():
+            metrics.overhead(name, seconds)
+        model = model_label(exchange, metrics)
+        metrics.request(model, progress.backend, exchange.outcome)
+        if exchange.attempts:
+            self._record_attempt(exchange, exchange.attempts[0], exchange.attempts[-1], model)
+        if progress.first_byte:
+            metrics.first_byte(model, progress.backend, progress.first_byte - exchange.arrived)
+            if progress.chunks > 1:
+                metrics.inter_chunk((progress.last_chunk - progress.first_byte) / (progress.chunks - 1))
+        for kind, number in (
+            ("prompt", progress.usage_prompt),
+            ("completion", progress.usage_completion),
+            ("cached", progress.usage_cached),
+        ):
+            if number:
+                metrics.tokens(model, kind, number)
+
+    def _record_attempt(self, exchange: Exchange, first: Attempt, last: Attempt, model: str) -> None:
+        metrics, progress = self._metrics, exchange.progress
+        if hasattr(first, "counts"):
+            metrics.measured(model, first.counts.tokens, exchange.timings.get("count", 0.0))
+            metrics.tokens(model, "prompt_original", first.counts.tokens)
+            status = getattr(first, "fuse_status", "tripped")
+            metrics.fuse(status)
+            if status == "tripped":
+                metrics.tripped(model, exchange.path.partition("?")[0], exchange.peer)
+        if hasattr(last, "max_tokens") and last.max_tokens.clamped:
+            metrics.clamped(model, last.max_tokens.clamped)
+        if not hasattr(last, "shaped"):
+            return
+        if last.shaped.cut is not None:
+            metrics.cut(model, last.shaped.trimmed_tokens)
+        if progress.tries:
+            metrics.tokens(model, "prompt_sent", last.shaped.counts.tokens)
+        if progress.usage_prompt is not None and last.shaped.counts.complete:
+            metrics.count_error(model, progress.usage_prompt - last.shaped.counts.tokens)
+
+
+def model_label(exchange: Exchange, metrics: Metrics) -> str:
+    """The model's own name once an upstream has taken it, else the config's pattern for it.
+
+    A client could invent names without end; one that an upstream answered is a real one.
+    """
+    if not exchange.attempts:
+        return ""
+    model = exchange.attempts[-1].model
+    if model.name == model.entry or model.name in metrics.models:
+        return model.name
+    if exchange.progress.status and exchange.progress.status < 400:
+        return metrics.models.label(model.name)
+    return model.entry

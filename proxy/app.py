@@ -1,0 +1,127 @@
+"""The composition root: a config becomes a runtime. Everything is put together here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from backends import registry
+from backends.base import Backend, Target, Timeouts
+from backends.embedded import Endpoint
+from proxy import config, pipeline
+from proxy.account import Account
+from proxy.catalog import ModelCatalog
+from proxy.handlers.outgoing import describe
+from proxy.relay import Relay
+from proxy.runtime import PassthroughRules, Runtime
+from proxy.stages.identify import Catalog, Keys
+from proxy.telemetry.metrics import Metrics
+from proxy.tokens import encodings
+from proxy.tokens.counts import Counter
+from proxy.tokens.local import CountingPool, LocalCounter
+from proxy.tokens.memo import Memo
+from proxy.tokens.oracle import Oracle, OracleCounter
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a process keeps over all its configs: counts remembered, metrics counted, threads started."""
+
+    metrics: Metrics
+    memo: Memo = field(default_factory=Memo)
+    pool: CountingPool = field(default_factory=CountingPool)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    catalog: Catalog
+
+
+def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, Endpoint]) -> Runtime:
+    """Build everything for one config. Opens no connection, so it cannot fail on a network."""
+    backends = {section.name: _backend(section, engines) for section in settings.backends}
+    counters = _Counters(parts)
+    catalog = ModelCatalog(settings, backends, counters.of)
+    admission = pipeline.admission(settings, _Ports(catalog))
+    passthrough = settings.passthrough()
+    return Runtime(
+        config=settings,
+        backends=backends,
+        catalog=catalog,
+        keys=Keys(settings.callers),
+        admission=admission,
+        fitting=pipeline.fitting(settings),
+        relay=Relay(settings.server.keepalive_comment_s, describe, parts.metrics.inflight),
+        account=Account(parts.metrics),
+        metrics=parts.metrics,
+        passthrough=PassthroughRules(
+            backends[passthrough] if passthrough is not None else None, settings.server.passthrough_paths
+        ),
+    )
+
+
+async def close_runtime(runtime: Runtime) -> None:
+    for backend in runtime.backends.values():
+        await backend.close()
+
+
+def _backend(section: config.BackendSection, engines: Mapping[str, Endpoint]) -> Backend:
+    timeouts = Timeouts(section.connect_s, section.ttft_s, section.idle_s, section.total_s)
+    if section.kind == "embedded":
+        return registry.embedded(section.name, engines[section.name], timeouts)
+    return registry.openai(
+        section.name,
+        section.base_url,
+        auth=section.auth,
+        key=section.api_key.get_secret_value() if section.api_key is not None else None,
+        ask_usage=section.ask_usage,
+        keepalive_s=section.keepalive_s,
+        timeouts=timeouts,
+    )
+
+
+class _Counters:
+    """A counter for each model: the upstream's own where it can count, else a local tokenizer."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def of(self, section: config.Model, target: Target) -> Counter:
+        if section.tokenizer == "auto" and isinstance(target.backend, Oracle):
+            return OracleCounter(target.backend)
+        name = None if section.tokenizer == "auto" else section.tokenizer
+        return LocalCounter(target.model, name, self._parts.memo, self._parts.pool)
+
+
+def needed_encodings(settings: config.Config) -> list[str]:
+    """Encodings that this config is sure or likely to use; any other is loaded at its first use."""
+    names: dict[str, None] = {}
+    for model in settings.models:
+        if model.tokenizer != "auto":
+            names[model.tokenizer] = None
+            continue
+        for target in model.targets:
+            backend = settings.backend(target.backend)
+            if backend is None or backend.kind == "embedded":
+                continue
+            upstream = target.model or model.name
+            if "*" in upstream:
+                names.update({"o200k_base": None, "cl100k_base": None})
+            else:
+                names[encodings.encoding_name(upstream) or "o200k_base"] = None
+    return list(names)
+
+
+async def load_encodings(settings: config.Config) -> None:
+    """Before the first request, side by side: none of them should find a tokenizer still to be built."""
+    names = needed_encodings(settings)
+    if not names:
+        return
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(max_workers=len(names)) as threads:
+        await asyncio.gather(*(loop.run_in_executor(threads, encodings.encoding, name) for name in names))

@@ -1,0 +1,345 @@
+"""The configuration: frozen sections, every error with its key. The only reader of the file and the environment.
+
+Sections are pydantic models that forbid unknown keys. `load` reads a TOML text; `Config` with nothing given
+is what `chatfuse serve` runs without a file, except for the backends and models, which `with_defaults` adds.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from proxy.config_checks import cross_check
+
+MIB = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """All that is wrong with a configuration: (key, what is wrong) pairs."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {problem}" if key else problem for key, problem in problems))
+        self.problems = problems
+
+
+def _secret(value: object, info: ValidationInfo) -> object:
+    """`env:NAME` or `file:PATH`: a key itself has no place in a file that gets copied and committed."""
+    if not isinstance(value, str):
+        raise ValueError('must be "env:NAME" or "file:PATH"')
+    kind, _, where = value.partition(":")
+    context: Mapping[str, Any] = info.context or {}
+    if kind == "env" and where:
+        found = context.get("environ", {}).get(where)
+        if not found:
+            raise ValueError(f"the environment variable {where} is not set")
+        return SecretStr(found.strip())
+    if kind == "file" and where:
+        path = Path(context.get("folder", ".")) / where
+        try:
+            found = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the file {path} cannot be read ({type(error).__name__})") from None
+        if not found:
+            raise ValueError(f"the file {path} is empty")
+        return SecretStr(found)
+    raise ValueError('must be "env:NAME" or "file:PATH", never the key itself')
+
+
+Secret: TypeAlias = Annotated[SecretStr, BeforeValidator(_secret)]
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Tokens: TypeAlias = Annotated[int, Field(ge=1)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
+Strategy: TypeAlias = Literal["keep", "trim"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Tls(Section):
+    cert: Path
+    key: Path
+
+
+class Server(Section):
+    """The listener that clients speak to."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8787, ge=0, le=65535)
+    workers: int = Field(1, ge=1, le=256)
+    max_body_bytes: int = Field(64 * MIB, ge=1024)
+    body_idle_s: Seconds = 30.0
+    drain_s: float = Field(30.0, ge=0)
+    tls: Tls | None = None
+    trusted_proxies: tuple[Network, ...] = ()
+    passthrough_backend: str = "auto"
+    passthrough_paths: tuple[str, ...] = ("GET /v1/models/*",)
+    keepalive_comment_s: Seconds | None = None
+
+
+class Admin(Section):
+    """The listener for operators: metrics now."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: int = Field(9787, ge=0, le=65535)
+    token: Secret | None = None
+
+
+class FuseOverride(Section):
+    """What a model, a route or a caller sets for itself; what it leaves out comes from `[fuse]`."""
+
+    max_context_tokens: Tokens | None = None
+    mode: Literal["enforce", "observe"] | None = None
+
+
+class FuseAllow(Section):
+    callers: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
+
+
+class Fuse(Section):
+    max_context_tokens: Tokens | None = None
+    mode: Literal["enforce", "observe"] = "enforce"
+    allow: FuseAllow = FuseAllow()
+    routes: dict[str, FuseOverride] = {}
+
+
+class Cap(Section):
+    """Limits on the completion. None: nothing of the kind (as an override: as in `[cap]`)."""
+
+    default_tokens: Tokens | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: Tokens | None = None
+    reasoning_default_tokens: Tokens | None = None
+    reasoning_max_tokens: Tokens | None = None
+    reasoning_min_tokens: Tokens | None = None
+
+    def over(self, base: Cap) -> Cap:
+        """This section's own values, the rest from `base`."""
+        return base.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class ContextOverride(Section):
+    strategy: Strategy | None = None
+    budget_tokens: Tokens | None = None
+    reserve_tokens: Annotated[int, Field(ge=0)] | None = None
+    low_water: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
+    overflow_status: Literal[400, 413, 422] | None = None
+
+
+class Context(Section):
+    """How much of a conversation is sent on. The budget, if not given, is the window less the reserve."""
+
+    strategy: Strategy = "keep"
+    budget_tokens: Tokens | None = None
+    reserve_tokens: int | None = Field(None, ge=0)
+    low_water: float = Field(0.5, ge=0.05, le=0.95)
+    overflow_status: Literal[400, 413, 422] = 400
+
+    def overridden(self, own: ContextOverride | None) -> Context:
+        return self if own is None else self.model_copy(update=own.model_dump(exclude_none=True))
+
+    def budget(self, window: int | None) -> int | None:
+        """Prompt tokens to stay within. None: no window is known and no budget set, so nothing to fit."""
+        if self.budget_tokens is not None:
+            return self.budget_tokens if window is None else min(self.budget_tokens, window)
+        if window is None:
+            return None
+        reserve = self.reserve_tokens if self.reserve_tokens is not None else min(4096, window // 4)
+        return max(1, window - reserve)
+
+
+class Caller(Section):
+    name: Name
+    key: Secret
+    models: tuple[str, ...] = ("*",)
+    may_choose_context: bool = False
+    fuse: FuseOverride | None = None
+    cap: Cap | None = None
+
+
+class _BackendSection(Section):
+    name: Name
+    connect_s: Seconds = 10.0
+    ttft_s: Seconds | None = 600.0
+    idle_s: Seconds | None = 300.0
+    total_s: Seconds | None = None
+
+
+class OpenAIBackend(_BackendSection):
+    kind: Literal["openai"]
+    base_url: str = Field("https://api.openai.com/v1", pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+    auth: Literal["client", "config", "none"] = "client"
+    api_key: Secret | None = None
+    ask_usage: Literal["auto", "on", "off"] = "auto"
+    keepalive_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _key_fits_auth(self) -> OpenAIBackend:
+        if self.auth == "config" and self.api_key is None:
+            raise ValueError('auth = "config" needs api_key')
+        if self.auth != "config" and self.api_key is not None:
+            raise ValueError(f'api_key is set, but auth = "{self.auth}" would never use it')
+        return self
+
+
+class EmbeddedBackend(_BackendSection):
+    """A small model run by llama.cpp in a child process. One such backend at most."""
+
+    kind: Literal["embedded"]
+    weights: Path | None = None
+    window_tokens: int | None = Field(None, ge=256)
+    slots: int = Field(4, ge=1, le=64)
+    threads: int | None = Field(None, ge=1)
+
+
+BackendSection: TypeAlias = Annotated[OpenAIBackend | EmbeddedBackend, Field(discriminator="kind")]
+
+
+class TargetSection(Section):
+    backend: str
+    model: Name | None = None
+    weight: float = Field(1.0, gt=0)
+
+
+class Model(Section):
+    """What clients ask for (`*` stands for anything), and where it is served."""
+
+    name: Name
+    targets: tuple[TargetSection, ...] = Field(min_length=1)
+    fallbacks: tuple[Name, ...] = ()
+    tokenizer: str = "auto"
+    window: Literal["auto"] | Tokens = "auto"
+    context: ContextOverride | None = None
+    cap: Cap | None = None
+    fuse: FuseOverride | None = None
+
+
+class Telemetry(Section):
+    client_ip: Literal["off", "truncated", "full"] = "off"
+    max_client_ips: int = Field(1000, ge=1)
+    max_models: int = Field(200, ge=1)
+
+
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+
+
+class Config(Section):
+    server: Server = Server()
+    admin: Admin = Admin()
+    callers: tuple[Caller, ...] = ()
+    backends: tuple[BackendSection, ...] = ()
+    models: tuple[Model, ...] = ()
+    context: Context = Context()
+    cap: Cap = Cap()
+    fuse: Fuse = Fuse()
+    telemetry: Telemetry = Telemetry()
+    log: Log = Log()
+
+    def backend(self, name: str) -> OpenAIBackend | EmbeddedBackend | None:
+        return next((backend for backend in self.backends if backend.name == name), None)
+
+    def passthrough(self) -> str | None:
+        """The backend that takes every path we do not know; `auto` is the first one of kind openai."""
+        if self.server.passthrough_backend == "none":
+            return None
+        if self.server.passthrough_backend != "auto":
+            return self.server.passthrough_backend
+        return next((backend.name for backend in self.backends if backend.kind == "openai"), None)
+
+
+def load(text: str, environ: Mapping[str, str], folder: Path | None = None, *, embedded: bool) -> Config:
+    """Read a TOML text. `folder` is what `file:` paths start from. Raises ConfigError with every problem.
+
+    `embedded`: whether the embedded engine is installed, which decides the defaults.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([("", f"not TOML: {error}")]) from None
+    raw = _from_environment(raw, environ)
+    if not raw.get("backends") and not raw.get("models"):
+        raw = {**raw, **_default_backends(environ, embedded)}
+    try:
+        config = Config.model_validate(raw, context={"environ": environ, "folder": folder or Path()})
+    except ValidationError as error:
+        raise ConfigError([(_key(e["loc"]), _problem(e)) for e in error.errors()]) from None
+    if problems := cross_check(config):
+        raise ConfigError(problems)
+    return config
+
+
+def _from_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """CHATFUSE_HOST, _PORT and _WORKERS stand over the file: they are set where it is started."""
+    server = raw.get("server", {})
+    if isinstance(server, dict):
+        server = dict(server)
+        for key in ("host", "port", "workers"):
+            if value := environ.get(f"CHATFUSE_{key.upper()}"):
+                server[key] = value
+        raw = {**raw, "server": server}
+    return raw
+
+
+def _default_backends(environ: Mapping[str, str], embedded: bool) -> dict[str, Any]:
+    """What serves when the file names nothing: OpenAI, and the embedded model if it is installed."""
+    openai: dict[str, Any] = {"name": "openai", "kind": "openai"}
+    if environ.get("OPENAI_API_KEY"):
+        openai |= {"auth": "config", "api_key": "env:OPENAI_API_KEY"}
+    if base_url := environ.get("OPENAI_BASE_URL"):
+        openai["base_url"] = base_url
+    backends = [openai]
+    models: list[dict[str, Any]] = []
+    if embedded:
+        backends.append({"name": "embedded", "kind": "embedded"})
+        # Its window is small: without trimming the first long chat would fail.
+        models.append(
+            {"name": "smollm2", "targets": [{"backend": "embedded"}], "context": {"strategy": "trim"}}
+        )
+    models.append({"name": "*", "targets": [{"backend": "openai"}]})
+    return {"backends": backends, "models": models}
+
+
+def _key(loc: tuple[int | str, ...]) -> str:
+    """`('backends', 0, 'openai', 'base_url')` → `backends[0].base_url`."""
+    out = ""
+    for i, part in enumerate(loc):
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif loc[0] == "backends" and i == 2:
+            continue  # the discriminator's tag, not a key of the file
+        elif "-" in part or part in ("int", "literal['auto']", "constrained-int"):
+            continue  # the branch of a union
+        else:
+            out += f".{part}" if out else part
+    return out
+
+
+def _problem(error: Any) -> str:
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "missing":
+        return "is required"
+    if kind == "union_tag_not_found":
+        return 'kind is required: "openai" or "embedded"'
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ")

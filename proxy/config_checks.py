@@ -1,0 +1,150 @@
+"""What one section says of another: names that must exist, combinations that would be unsafe. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxy.config import Config
+
+ENCODINGS = ("o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_edit", "r50k_base", "gpt2")
+
+
+def cross_check(config: Config) -> list[tuple[str, str]]:
+    """(key, problem) for everything that makes this config impossible to serve, or unsafe."""
+    return [*_names(config), *_models(config), *_callers(config), *_listeners(config)]
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names(config: Config) -> list[tuple[str, str]]:
+    problems = []
+    for key, names in (
+        ("backends", [b.name for b in config.backends]),
+        ("models", [m.name for m in config.models]),
+        ("callers", [c.name for c in config.callers]),
+    ):
+        problems += [
+            (key, f'the name "{name}" is used {n} times') for name, n in Counter(names).items() if n > 1
+        ]
+    if sum(b.kind == "embedded" for b in config.backends) > 1:
+        problems.append(("backends", 'there can be one backend of kind "embedded" only'))
+    passthrough = config.server.passthrough_backend
+    if passthrough not in ("auto", "none") and config.backend(passthrough) is None:
+        problems.append(("server.passthrough_backend", f'there is no backend "{passthrough}"'))
+    for i, entry in enumerate(config.server.passthrough_paths):
+        method, _, path = entry.partition(" ")
+        if not method.isupper() or not path.startswith("/v1/"):
+            problems.append((f"server.passthrough_paths[{i}]", 'must be like "GET /v1/files/*"'))
+    return problems
+
+
+def _models(config: Config) -> list[tuple[str, str]]:
+    problems: list[tuple[str, str]] = []
+    if not config.backends:
+        problems.append(("backends", "models are given, but no backend"))
+    if not config.models:
+        problems.append(("models", "backends are given, but no model"))
+    names = {m.name for m in config.models}
+    for i, model in enumerate(config.models):
+        key = f"models[{i}]"
+        kinds = set()
+        for j, target in enumerate(model.targets):
+            backend = config.backend(target.backend)
+            if backend is None:
+                problems.append((f"{key}.targets[{j}].backend", f'there is no backend "{target.backend}"'))
+            else:
+                kinds.add(backend.kind)
+        for fallback in model.fallbacks:
+            if fallback not in names:
+                problems.append((f"{key}.fallbacks", f'there is no model "{fallback}"'))
+            if "*" in fallback:
+                problems.append((f"{key}.fallbacks", "a fallback must be a name without *"))
+        if model.tokenizer != "auto" and model.tokenizer not in ENCODINGS:
+            problems.append((f"{key}.tokenizer", f'must be "auto" or one of {", ".join(ENCODINGS)}'))
+        context = config.context.overridden(model.context)
+        if (
+            context.strategy == "trim"
+            and context.budget_tokens is None
+            and model.window == "auto"
+            and kinds == {"openai"}
+        ):
+            problems.append(
+                (
+                    f"{key}.window",
+                    'strategy = "trim" needs a window or context.budget_tokens: this backend does not tell its own',
+                )
+            )
+    return problems
+
+
+def _callers(config: Config) -> list[tuple[str, str]]:
+    if not config.callers:
+        return []
+    return [
+        (
+            f"backends[{i}].auth",
+            'with [[callers]] the keys that clients send are ours: auth = "client" would give them to an upstream',
+        )
+        for i, backend in enumerate(config.backends)
+        if backend.kind == "openai" and backend.auth == "client"
+    ]
+
+
+def _listeners(config: Config) -> list[tuple[str, str]]:
+    admin = config.admin
+    if admin.enabled and not is_loopback(admin.host) and admin.token is None:
+        return [("admin.token", f"is required when admin.host is {admin.host}: others can reach it there")]
+    return []
+
+
+def warnings(config: Config) -> list[tuple[str, str]]:
+    """(key, advice) for what works, but may not be what was meant."""
+    out: list[tuple[str, str]] = []
+    open_to_all = not config.callers and not is_loopback(config.server.host)
+    for i, backend in enumerate(config.backends):
+        if open_to_all and backend.kind == "openai" and backend.auth == "config":
+            out.append(
+                (
+                    f"backends[{i}].auth",
+                    f"anyone who reaches {config.server.host} is served on this key: name [[callers]]",
+                )
+            )
+    for i, model in enumerate(config.models):
+        fuse = (model.fuse and model.fuse.max_context_tokens) or config.fuse.max_context_tokens
+        context = config.context.overridden(model.context)
+        budget = context.budget(None if model.window == "auto" else model.window)
+        if fuse is not None and budget is not None and context.strategy != "keep" and fuse <= budget:
+            out.append(
+                (
+                    f"models[{i}].fuse" if model.fuse else "fuse.max_context_tokens",
+                    f"{fuse} is not above the budget of {budget}: requests are refused before anything is trimmed",
+                )
+            )
+    return out
+
+
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """Keys that differ and cannot change while running: sockets, processes, and what they were given."""
+    keys = []
+    for section, names in (
+        ("server", ("host", "port", "workers", "tls")),
+        ("admin", ("enabled", "host", "port", "token")),
+        ("log", ("level", "format")),
+        ("telemetry", ("client_ip", "max_client_ips", "max_models")),
+    ):
+        was, now = getattr(old, section), getattr(new, section)
+        keys += [f"{section}.{name}" for name in names if getattr(was, name) != getattr(now, name)]
+    engines = [[b for b in config.backends if b.kind == "embedded"] for config in (old, new)]
+    if engines[0] != engines[1]:
+        keys.append('backends (kind = "embedded")')
+    return keys

@@ -1,0 +1,193 @@
+"""One request, as a typed object: `Exchange`, and `Attempt`, one model's try at it.
+
+Inputs are given to `__init__`; every other field is set by the stage that `proxy.pipeline` names for it, and
+reading it earlier is an AttributeError. So no field is ever "None because its stage did not run".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backends.base import Headers, Target
+from proxy.config import Cap, Context, Network
+from proxy.dialects.chat import CapField, ChatPrompt
+from proxy.history.plan import Cut, kept_indices
+from proxy.tokens.counts import Counter, Counts
+
+Outcome = Literal[
+    "ok", "refused", "tripped", "overflow", "upstream_error", "interrupted", "client_gone", "failed"
+]
+FuseStatus = Literal["ok", "tripped", "allowed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `anonymous` where no callers are configured: the client's key is between it and upstream."""
+
+    name: str
+    models: Sequence[str]
+    may_choose_context: bool
+
+
+ANONYMOUS = Caller("anonymous", ("*",), may_choose_context=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The fuse for this request: prompt tokens allowed, and what happens above."""
+
+    max_context_tokens: int | None = None
+    enforced: bool = True
+    allowed: bool = False
+    """The caller or its network is on the allow list: counted in full, never refused."""
+
+    @property
+    def stops_counting(self) -> int | None:
+        """Where counting may stop: beyond it nothing but the refusal depends on the number."""
+        return self.max_context_tokens if self.enforced and not self.allowed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as it is served under the name that was asked for."""
+
+    name: str
+    entry: str
+    """The config's name for it: a pattern perhaps. Bounded in number, so it can be a metric's label."""
+    targets: Sequence[Target]
+    counter: Counter
+    window: int | None
+    context: Context
+    cap: Cap
+
+    @property
+    def budget(self) -> int | None:
+        return self.context.budget(self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """What of the conversation is sent on: the cut, and the exact count with it."""
+
+    counts: Counts
+    cut: Cut | None = None
+    """None: everything is kept."""
+    trimmed_tokens: int = 0
+
+    @property
+    def kept(self) -> Sequence[int] | None:
+        return None if self.cut is None else kept_indices(self.cut)
+
+    @property
+    def dropped_turns(self) -> int:
+        return 0 if self.cut is None else self.cut.dropped_turns
+
+
+@dataclass(frozen=True, slots=True)
+class MaxTokens:
+    """The completion's cap as it is sent on."""
+
+    value: int | None
+    """None: the client gave none and nothing sets one."""
+    field: CapField | None
+    clamped: Literal["", "ceiling", "room"] = ""
+    """Why the client's own number was lowered."""
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of the reply so far. Written by the relay, read by the account at whatever end."""
+
+    first_backend: str = ""
+    backend: str = ""
+    status: int = 0
+    first_byte: float = 0.0
+    """Loop time of the first byte of the reply's body; 0.0: none came."""
+    last_chunk: float = 0.0
+    chunks: int = 0
+    bytes_out: int = 0
+    usage_prompt: int | None = None
+    usage_completion: int | None = None
+    usage_cached: int | None = None
+    usage_reasoning: int | None = None
+    sent_at: float = 0.0
+    """Loop time at which the request went to the backend that answered."""
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A chat request from its body to its single, final outcome."""
+
+    id: str
+    path: str
+    """Raw path and query as received."""
+    headers: Headers
+    body: bytes
+    peer: str
+    """The client's address, or what a trusted proxy says it is."""
+    arrived: float
+    """Loop time."""
+    timings: dict[str, float] = field(init=False, repr=False, default_factory=dict)
+    """Seconds spent in each stage, by its name."""
+    progress: Progress = field(init=False, repr=False, default_factory=Progress)
+    attempts: list[Attempt] = field(init=False, repr=False, default_factory=list)
+
+    # admission
+    prompt: ChatPrompt = field(init=False, repr=False)
+    caller: Caller = field(init=False, repr=False)
+    candidates: Sequence[Model] = field(init=False, repr=False)
+    limit: Limit = field(init=False, repr=False)
+
+    outcome: Outcome = field(init=False)
+
+    def attempt(self, model: Model) -> Attempt:
+        """This request's try with one model. The fuse judges the first one only."""
+        attempt = Attempt(
+            exchange=self,
+            prompt=self.prompt,
+            caller=self.caller,
+            model=model,
+            limit=self.limit if not self.attempts else Limit(),
+        )
+        self.attempts.append(attempt)
+        return attempt
+
+    def finish(self, outcome: Outcome) -> None:
+        """The first outcome stands: what comes later (a disconnect after an error, say) follows from it."""
+        if not hasattr(self, "outcome"):
+            self.outcome = outcome
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One candidate model, with counts, shape and cap made for it."""
+
+    exchange: Exchange = field(repr=False)
+    prompt: ChatPrompt = field(repr=False)
+    caller: Caller
+    model: Model = field(repr=False)
+    limit: Limit
+
+    counts: Counts = field(init=False, repr=False)
+    fuse_status: FuseStatus = field(init=False, repr=False)
+    shaped: Shaped = field(init=False, repr=False)
+    max_tokens: MaxTokens = field(init=False, repr=False)
+    targets: Sequence[Target] = field(init=False, repr=False)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        return self.exchange.timings
+
+
+def network_holds(networks: Sequence[Network], peer: str) -> bool:
+    """Whether an address is in one of the networks; an address that cannot be read is in none."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    return any(address in network for network in networks)

@@ -1,0 +1,94 @@
+"""`POST /chatfuse/explain`: what would be done with a chat request. Nothing is sent upstream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from proxy.errors import ProxyError
+from proxy.exchange import Attempt, Exchange
+from proxy.handlers.call import Call
+from proxy.history import turns
+from proxy.history.plan import kept_indices
+
+
+async def handle(call: Call) -> None:
+    exchange = call.exchange(await call.read_body())
+    exchange.path = "/v1/chat/completions"
+    await call.runtime.admission.run(exchange)
+    attempts = []
+    for model in exchange.candidates:
+        attempt = exchange.attempt(model)
+        refusal: ProxyError | None = None
+        try:
+            await call.runtime.fitting.run(attempt)
+        except ProxyError as error:
+            refusal = error
+        attempts.append(await explain(attempt, refusal))
+    body = {**attempts[0], "fallbacks": attempts[1:], "stages_ms": _milliseconds(exchange)}
+    await call.answer_json(200, orjson.dumps(body, option=orjson.OPT_INDENT_2))
+
+
+async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any]:
+    """The decisions of each stage that ran, as plain data. Holds no message text."""
+    model, prompt, limit = attempt.model, attempt.prompt, attempt.limit
+    out: dict[str, Any] = {
+        "model": model.name,
+        "window": model.window,
+        "budget": model.budget,
+        "strategy": model.context.strategy,
+        "refused": None
+        if refusal is None
+        else {"status": refusal.http_status, "code": refusal.error_code, "message": refusal.message},
+    }
+    if hasattr(attempt, "counts"):
+        weights = await model.counter.weigh(prompt.fields)
+        out["tokens"] = attempt.counts.tokens
+        out["complete"] = attempt.counts.complete
+        out["exact"] = attempt.counts.exact
+        out["unsure"] = list(attempt.counts.unsure)
+        out["messages"] = [
+            {"index": i, "role": message.get("role"), "tokens": weight, "characters": characters(message)}
+            for i, (message, weight) in enumerate(zip(prompt.messages, weights, strict=True))
+        ]
+        out["fuse"] = {
+            "max_context_tokens": limit.max_context_tokens,
+            "mode": "enforce" if limit.enforced else "observe",
+            "verdict": getattr(attempt, "fuse_status", None),
+        }
+    if hasattr(attempt, "shaped"):
+        cut = attempt.shaped.cut
+        kept = list(range(len(prompt.messages))) if cut is None else kept_indices(cut)
+        out["cut"] = {
+            "tokens_in": attempt.shaped.counts.tokens,
+            "trimmed_tokens": attempt.shaped.trimmed_tokens,
+            "dropped_turns": attempt.shaped.dropped_turns,
+            "dropped_messages": len(prompt.messages) - len(kept),
+            "first_kept": next((i for i in kept if i >= turns.layout(prompt.messages).head), None),
+        }
+    if hasattr(attempt, "max_tokens"):
+        out["max_tokens"] = {
+            "value": attempt.max_tokens.value,
+            "field": attempt.max_tokens.field,
+            "asked": prompt.cap,
+            "clamped": attempt.max_tokens.clamped or None,
+        }
+    if hasattr(attempt, "targets"):
+        out["targets"] = [{"backend": t.backend.name, "model": t.model} for t in attempt.targets]
+    return out
+
+
+def characters(message: Any) -> int:
+    """Characters of a message's text, parts included."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, list):
+        return 0
+    texts = (part if isinstance(part, str) else part.get("text") for part in content)
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _milliseconds(exchange: Exchange) -> dict[str, float]:
+    return {name: round(seconds * 1000, 3) for name, seconds in exchange.timings.items()}

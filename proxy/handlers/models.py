@@ -1,0 +1,76 @@
+"""`GET /v1/models`: what can be asked for here, merged over the backends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from backends.base import Backend, Headers, RefusedList
+from backends.errors import BackendError
+from proxy.config import Config
+from proxy.exchange import Caller
+from proxy.handlers.call import Call
+from proxy.routing.names import matches
+from proxy.stages.identify import may_use
+
+log = logging.getLogger(__name__)
+
+
+async def handle(call: Call) -> None:
+    runtime = call.runtime
+    caller, _ = runtime.keys.identify(call.headers)
+    asked = [runtime.backends[name] for name in backends_to_ask(runtime.config)]
+    results = await asyncio.gather(*(_ask(backend, call.headers) for backend in asked))
+    lists = {
+        backend.name: entries
+        for backend, entries in zip(asked, results, strict=True)
+        if not isinstance(entries, RefusedList | BackendError)
+    }
+    entries = merge(runtime.config, caller, lists)
+    refusal = next((result for result in results if isinstance(result, RefusedList)), None)
+    if not entries and refusal is not None:
+        # Nothing to show but an upstream's refusal, of the client's key most likely: its own words.
+        headers = [*refusal.headers, *call.fields]
+        await call.client.answer(refusal.status, "", headers, refusal.body)
+        return
+    await call.answer_json(200, orjson.dumps({"object": "list", "data": entries}))
+
+
+async def _ask(
+    backend: Backend, headers: Headers
+) -> Sequence[Mapping[str, Any]] | RefusedList | BackendError:
+    try:
+        return await backend.models(headers)
+    except (RefusedList, BackendError) as error:
+        log.info("no model list of backend %r: %s", backend.name, error)
+        return error
+
+
+def backends_to_ask(config: Config) -> list[str]:
+    """Backends behind a pattern: only they know what names it stands for."""
+    found: dict[str, None] = {}
+    for model in config.models:
+        if "*" in model.name:
+            found.update((target.backend, None) for target in model.targets)
+    return list(found)
+
+
+def merge(
+    config: Config, caller: Caller, lists: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[Mapping[str, Any]]:
+    """Each name once, in the config's order; an upstream's entry as it gave it. Pure."""
+    merged: dict[str, Mapping[str, Any]] = {}
+    for model in config.models:
+        if "*" not in model.name:
+            own = {"id": model.name, "object": "model", "created": 0, "owned_by": model.targets[0].backend}
+            merged.setdefault(model.name, own)
+            continue
+        for target in model.targets:
+            for entry in lists.get(target.backend, ()):
+                if matches(model.name, entry["id"]):
+                    merged.setdefault(entry["id"], entry)
+    return [entry for name, entry in merged.items() if may_use(caller, name)]

@@ -1,0 +1,85 @@
+"""Which messages of a conversation must stay together, and where turns begin.
+
+The rules are OpenAI's (facts/tokens.md 4.2): a tool result must follow its call without a gap, and each
+call must be answered before any other role speaks. The wire form is Chat Completions; other dialects
+hand in their messages in this shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+Kind = Literal["user", "assistant", "calls", "orphans", "other"]
+
+HEAD: Final = ("system", "developer")
+# "function" is the answer to the old-style function_call, which OpenAI still takes.
+RESULTS: Final = ("tool", "function")
+
+
+class Unit(NamedTuple):
+    """The messages `start` to `end` (exclusive), kept or dropped as one.
+
+    `calls` is an assistant message that calls tools, with the results behind it; `orphans` are results
+    with nothing before them but the head; `other` is any role that is not named here, and a system
+    message further down.
+    """
+
+    start: int
+    end: int
+    kind: Kind
+    opens_turn: bool
+
+
+class Layout(NamedTuple):
+    """A conversation as `head` leading system and developer messages and the units that follow them."""
+
+    head: int
+    units: tuple[Unit, ...]
+
+    @property
+    def messages(self) -> int:
+        return self.units[-1].end if self.units else self.head
+
+
+def layout(messages: Sequence[Mapping[str, Any]]) -> Layout:
+    """Cut a conversation into units. Takes anything, since odd messages are the upstream's to refuse.
+
+    A run of results always belongs to the message before the run, whether or not that message called for
+    them: a matching result is there by OpenAI's rule, and an orphan is bound to the neighbour it came
+    with. So no result ever gets a new message in front of it, and dropping units cannot make a history
+    invalid, or one that was invalid worse. Ids need no look: clients repeat them from turn to turn
+    ("call_1"), so they tell nothing beyond the run that a result stands in.
+    """
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
+    total = len(roles)
+    head = 0
+    while head < total and roles[head] in HEAD:
+        head += 1
+
+    units: list[Unit] = []
+    after_user = False
+    at = head
+    while at < total:
+        role = roles[at]
+        end = at + 1
+        while end < total and roles[end] in RESULTS:
+            end += 1
+        if role == "user":
+            units.append(Unit(at, end, "user", not after_user))
+            after_user = True
+        else:
+            units.append(Unit(at, end, _kind(role, messages[at]), False))
+            after_user = False
+        at = end
+    return Layout(head, tuple(units))
+
+
+def _kind(role: object, message: Mapping[str, Any]) -> Kind:
+    if role == "assistant":
+        calls = message.get("tool_calls")
+        if (isinstance(calls, list) and calls) or message.get("function_call"):
+            return "calls"
+        return "assistant"
+    # A run of results that has a message before it never gets here: it was taken with that message.
+    return "orphans" if role in RESULTS else "other"

@@ -1,0 +1,281 @@
+"""The one loop that moves response bytes. Failover happens before the first event reaches the client.
+
+The point of no return is the first *event* byte to the client: until then another target may answer, after
+it an error is an SSE error event and no `[DONE]`. A keep-alive comment commits status and headers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from backends.base import Headers, Reply, Target, UpstreamRequest
+from backends.errors import BackendError, TimedOut
+from backends.sse import Framer, event_data, split_events
+from proxy import errors
+from proxy.answer import Answer, Client
+from proxy.dialects import chat
+from proxy.exchange import Attempt, Exchange, Progress
+
+log = logging.getLogger(__name__)
+
+MAX_HELD_BYTES = 8 * 1024 * 1024
+"""A reply that is no stream is held back up to this size, so that another target can still answer."""
+_TRY_NEXT = frozenset((408, 429, 500, 502, 503, 504, 529))
+"""Statuses that say "not here, not now". 529 is Anthropic's "overloaded"."""
+
+Describe = Callable[[Exchange, Attempt], Headers]
+
+
+class Relay:
+    """Sends an attempt to its targets until one answers."""
+
+    def __init__(
+        self, keepalive_comment_s: float | None, describe: Describe, inflight: Callable[[str, int], None]
+    ) -> None:
+        self._keepalive_s = keepalive_comment_s
+        self._inflight = inflight
+        self._describe = describe
+        """The `x-chatfuse-*` fields of an answer, from what is known of the exchange when it starts."""
+
+    async def __call__(self, attempt: Attempt, client: Client, *, last: bool = True) -> bool:
+        """True: the client has its answer. False: nobody answered, and the next candidate may.
+
+        Raises UpstreamError or UpstreamTimeout when this is the `last` candidate and nobody answered.
+        """
+        exchange = attempt.exchange
+        answer = Answer(client, lambda: self._describe(exchange, attempt))
+        failure: BackendError | None = None
+        async with self._comments(attempt, answer):
+            targets = [target for target in attempt.targets if may_go_to(exchange, target)]
+            for i, target in enumerate(targets):
+                more = i + 1 < len(targets) or not last
+                note_target(exchange, target)
+                self._inflight(target.backend.name, 1)
+                try:
+                    if await self._try(attempt, target, answer, more=more):
+                        return True
+                except BackendError as error:
+                    if not error.retryable or answer.sent_event:
+                        raise
+                    log.warning("%s", error, extra={"request_id": exchange.id})
+                    failure = error
+                finally:
+                    self._inflight(target.backend.name, -1)
+            if not last:
+                return False
+            exchange.finish("upstream_error")
+            await answer.fail(unanswered(failure))
+            return True
+
+    async def _try(self, attempt: Attempt, target: Target, answer: Answer, *, more: bool) -> bool:
+        """True: this target's answer is the client's. Raises BackendError when it gave none."""
+        exchange, backend, prompt = attempt.exchange, target.backend, attempt.prompt
+        adds_usage = prompt.stream and not prompt.asks_usage and backend.ask_usage
+        reply = await self._send(attempt, target, add_usage=adds_usage)
+        try:
+            if reply.status in _TRY_NEXT and more:
+                log.warning(
+                    "backend %r answered %d", backend.name, reply.status, extra={"request_id": exchange.id}
+                )
+                return False
+            if is_event_stream(reply):
+                await self._stream(attempt, reply, answer, strip_usage=adds_usage)
+                return True
+            held, complete = await hold(reply, exchange.progress)
+            if adds_usage and reply.status == 400 and b"stream_options" in held:
+                backend.refuse_usage()
+                reply.close()
+                reply = await self._send(attempt, target, add_usage=False)
+                if is_event_stream(reply):
+                    await self._stream(attempt, reply, answer, strip_usage=False)
+                    return True
+                held, complete = await hold(reply, exchange.progress)
+            await self._whole(exchange, reply, answer, held, complete=complete)
+            return True
+        finally:
+            reply.close()
+
+    async def _send(self, attempt: Attempt, target: Target, *, add_usage: bool) -> Reply:
+        progress = attempt.exchange.progress
+        progress.sent_at = _now()
+        reply = await target.backend.send(outgoing(attempt, target, add_usage=add_usage))
+        progress.status = reply.status
+        return reply
+
+    async def _whole(
+        self, exchange: Exchange, reply: Reply, answer: Answer, held: bytes, *, complete: bool
+    ) -> None:
+        if complete:
+            if b'"usage"' in held:
+                note_usage(exchange.progress, _loads(held))
+            exchange.finish("ok" if reply.status < 400 else "upstream_error")
+            await answer.whole(reply, held)
+            return
+        await answer.long(reply, held)
+        try:
+            while data := await reply.read_some():
+                note_chunk(exchange.progress, len(data))
+                await answer.write(data)
+        except BackendError as error:
+            exchange.finish("interrupted")
+            log.warning("%s in the middle of its answer", error, extra={"request_id": exchange.id})
+            answer.abort()
+            return
+        exchange.finish("ok" if reply.status < 400 else "upstream_error")
+        await answer.finish()
+
+    async def _stream(self, attempt: Attempt, reply: Reply, answer: Answer, *, strip_usage: bool) -> None:
+        exchange = attempt.exchange
+        progress, framer = exchange.progress, Framer()
+        try:
+            while data := await reply.read_some():
+                note_chunk(progress, len(data))
+                block = framer.feed(data)
+                if b'"usage"' in block:
+                    block = read_usage(block, progress, strip=strip_usage)
+                if block:
+                    await answer.events(reply, block)
+            rest = framer.rest()
+            if b'"usage"' in rest:
+                rest = read_usage(rest, progress, strip=strip_usage)
+            await answer.events(reply, rest)
+        except BackendError as error:
+            if not answer.sent_event:
+                raise
+            exchange.finish("interrupted")
+            log.warning("%s in mid-stream", error, extra={"request_id": exchange.id})
+            await answer.fail(unanswered(error))
+            return
+        exchange.finish("ok" if reply.status < 400 else "upstream_error")
+        await answer.finish()
+
+    @asynccontextmanager
+    async def _comments(self, attempt: Attempt, answer: Answer) -> AsyncIterator[None]:
+        """`: keep-alive` while nothing else is sent, for balancers that cut idle streams. Off by default."""
+        if self._keepalive_s is None or not attempt.prompt.stream:
+            yield
+            return
+        task = asyncio.create_task(answer.comment_every(self._keepalive_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRequest:
+    """The request as this target gets it: the client's own bytes unless something had to change."""
+    exchange, prompt, cap = attempt.exchange, attempt.prompt, attempt.max_tokens
+    edits = chat.Edits(
+        kept=attempt.shaped.kept,
+        model=target.model if target.model != prompt.model else None,
+        cap_field=cap.field,
+        cap=cap.value if cap.changed else None,
+        add_usage=add_usage,
+    )
+    # Usage is read from the reply, so it must come as it is; edits need the body as it is.
+    drop = {"accept-encoding"} if edits.none else {"accept-encoding", "content-encoding"}
+    headers = [(n, v) for n, v in exchange.headers if n.lower() not in drop]
+    headers.append(("Accept-Encoding", "identity"))
+    body = exchange.body if edits.none else chat.encode(prompt, edits)
+    return UpstreamRequest("POST", exchange.path, headers, body)
+
+
+def may_go_to(exchange: Exchange, target: Target) -> bool:
+    """A client's key goes to the first backend that was tried, never across a fallback to another one."""
+    first = exchange.progress.first_backend
+    return not first or target.backend.name == first or target.backend.auth != "client"
+
+
+def note_target(exchange: Exchange, target: Target) -> None:
+    progress = exchange.progress
+    progress.first_backend = progress.first_backend or target.backend.name
+    progress.backend = target.backend.name
+    progress.tries += 1
+
+
+def note_chunk(progress: Progress, size: int) -> None:
+    now = _now()
+    if not progress.first_byte:
+        progress.first_byte = now
+    progress.last_chunk = now
+    progress.chunks += 1
+    progress.bytes_out += size
+
+
+def is_event_stream(reply: Reply) -> bool:
+    """An event stream that can be read: one with a content coding passes as it is, like any other body."""
+    kind = coding = ""
+    for name, value in reply.headers:
+        low = name.lower()
+        if low == "content-type":
+            kind = value
+        elif low == "content-encoding":
+            coding = value
+    return kind.lower().startswith("text/event-stream") and coding in ("", "identity")
+
+
+async def hold(reply: Reply, progress: Progress) -> tuple[bytes, bool]:
+    """The whole body and True, or what was read when it grew beyond what is held back, and False."""
+    parts: list[bytes] = []
+    size = 0
+    while data := await reply.read_some():
+        note_chunk(progress, len(data))
+        parts.append(data)
+        size += len(data)
+        if size > MAX_HELD_BYTES:
+            return b"".join(parts), False
+    return b"".join(parts), True
+
+
+def read_usage(block: bytes, progress: Progress, *, strip: bool) -> bytes:
+    """Take note of usage in whole events; leave out the event that only we asked for."""
+    kept: list[bytes] = []
+    for event in split_events(block):
+        if b'"usage"' in event and (data := event_data(event)) is not None:
+            value = _loads(data)
+            if note_usage(progress, value) and strip and value.get("choices") == []:
+                continue
+        kept.append(event)
+    return b"".join(kept)
+
+
+def note_usage(progress: Progress, value: Any) -> bool:
+    """Keep what the upstream reports; the last report that is not null counts."""
+    usage = value.get("usage") if isinstance(value, dict) else None
+    if not isinstance(usage, dict):
+        return False
+    progress.usage_prompt = _number(usage, "prompt_tokens") or progress.usage_prompt
+    progress.usage_completion = _number(usage, "completion_tokens") or progress.usage_completion
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        progress.usage_cached = _number(details, "cached_tokens")
+    return True
+
+
+def unanswered(failure: BackendError | None) -> errors.UpstreamError:
+    """What the client is told when no upstream answered, or one broke off."""
+    if isinstance(failure, TimedOut):
+        return errors.UpstreamTimeout(str(failure))
+    return errors.UpstreamError(str(failure) if failure else "no backend may take this request")
+
+
+def _number(usage: dict[str, Any], key: str) -> int | None:
+    value = usage.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

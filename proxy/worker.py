@@ -1,0 +1,173 @@
+"""The serving part of one process: a listener, the runtime in force, its metrics.
+
+Run as `python -m proxy.worker` it is a child of the supervisor: the listening socket is inherited, and what
+to do comes as JSON lines over a socket pair, each answered by one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+
+from backends.embedded import Endpoint
+from proxy import app, log
+from proxy.config import Config, ConfigError, Server
+from proxy.config_source import Source
+from proxy.handlers.dispatch import Dispatch
+from proxy.listener import Listener
+from proxy.runtime import Live, Runtime
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+_MAX_COMMAND_BYTES = 32 * 1024 * 1024
+
+
+class Worker:
+    """Serves on a socket until it is told to stop."""
+
+    def __init__(self, settings: Config, engines: Mapping[str, Endpoint]) -> None:
+        self._engines = engines
+        self._parts = app.Parts(Metrics(settings.telemetry))
+        self._live = Live(app.open_runtime(settings, self._parts, engines))
+        self._dispatch = Dispatch(self._live)
+        self._listener = Listener(self._dispatch)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self, sock: socket.socket) -> None:
+        """Ready to serve when it returns: tokenizers are loaded, what was made so far is left to no collector."""
+        settings = self._live.runtime.config
+        await app.load_encodings(settings)
+        gc.collect()
+        gc.freeze()
+        await self._listener.start(sock, tls_context(settings.server))
+
+    async def apply(self, settings: Config) -> None:
+        """Build what a new config needs, then swap one reference. Requests in progress keep the old one."""
+        await app.load_encodings(settings)
+        old = self._live.runtime
+        self._live.runtime = app.open_runtime(settings, self._parts, self._engines)
+        if old.users == 0:
+            self._retire(old)
+        else:
+            old.on_idle = lambda: self._retire(old)
+
+    def _retire(self, runtime: Runtime) -> None:
+        runtime.on_idle = None
+        task = asyncio.create_task(app.close_runtime(runtime))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def snapshot(self) -> Snapshot:
+        for name, backend in self._live.runtime.backends.items():
+            self._parts.metrics.backend_state(name, (await backend.readiness()).ready)
+        return Snapshot.take(self._parts.metrics.registry)
+
+    async def stop(self, drain_s: float) -> bool:
+        """Fail readiness, stop listening, wait for what runs. True when nothing had to be cut short."""
+        self._live.draining = True
+        await self._listener.stop_listening()
+        whole = await self._dispatch.drained(drain_s)
+        await self._listener.close()
+        await app.close_runtime(self._live.runtime)
+        if self._closing:
+            await asyncio.wait(self._closing)
+        self._parts.close()
+        return whole
+
+
+def tls_context(server: Server) -> ssl.SSLContext | None:
+    if server.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server.tls.cert, server.tls.key)
+    return context
+
+
+class _Child:
+    """A worker process: commands in, answers out."""
+
+    def __init__(
+        self, sock: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._sock = sock
+        self._reader = reader
+        self._writer = writer
+        self._worker: Worker | None = None
+        self._source: Source | None = None
+
+    async def run(self) -> None:
+        """Until told to stop, or until the supervisor is gone."""
+        while line := await self._reader.readline():
+            command = orjson.loads(line)
+            try:
+                answer = await self._do(command)
+            except ConfigError as error:
+                answer = {"error": str(error)}
+            except Exception as error:
+                logger.exception("worker command %r failed", command.get("op"))
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            self._writer.write(orjson.dumps(answer) + b"\n")
+            await self._writer.drain()
+            if command["op"] == "stop":
+                return
+        if self._worker is not None:
+            await self._worker.stop(0.0)
+
+    async def _do(self, command: dict[str, Any]) -> dict[str, Any]:
+        op = command["op"]
+        if op == "start":
+            path = Path(command["path"]) if command["path"] else None
+            self._source = Source(path, os.environ, command["embedded"])
+            settings = self._source.parse(command["text"])
+            log.configure(settings.log.level, settings.log.format)
+            engines = {name: Endpoint(**endpoint) for name, endpoint in command["engines"].items()}
+            self._worker = Worker(settings, engines)
+            await self._worker.start(self._sock)
+            return {"ok": True}
+        assert self._worker is not None
+        assert self._source is not None
+        if op == "apply":
+            await self._worker.apply(self._source.parse(command["text"]))
+            return {"ok": True}
+        if op == "snapshot":
+            return {"snapshot": (await self._worker.snapshot()).dump()}
+        if op == "stop":
+            whole = await self._worker.stop(command["drain_s"])
+            return {"whole": whole, "snapshot": (await self._worker.snapshot()).dump()}
+        return {"error": f"unknown command {op!r}"}
+
+
+async def _child(listen_fd: int, control_fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        # A terminal sends these to the whole group; the supervisor decides.
+        loop.add_signal_handler(name, lambda: None)
+    control = socket.socket(fileno=control_fd)
+    reader, writer = await asyncio.open_connection(sock=control, limit=_MAX_COMMAND_BYTES)
+    await _Child(socket.socket(fileno=listen_fd), reader, writer).run()
+    writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m proxy.worker")
+    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
+    options = parser.parse_args()
+    uvloop.run(_child(options.listen_fd, options.control_fd))
+
+
+if __name__ == "__main__":
+    main()
