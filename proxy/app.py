@@ -24,13 +24,16 @@ from proxy.tokens.local import CountingPool, LocalCounter
 from proxy.tokens.memo import Memo
 from proxy.tokens.oracle import Oracle, OracleCounter
 
+REMEMBERED_TEXTS = 100_000
+"""Texts whose token count is remembered: some thousand conversations."""
+
 
 @dataclass(slots=True)
 class Parts:
     """What a process keeps over all its configs: counts remembered, metrics counted, threads started."""
 
     metrics: Metrics
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=lambda: Memo(REMEMBERED_TEXTS))
     pool: CountingPool = field(default_factory=CountingPool)
 
     def close(self) -> None:

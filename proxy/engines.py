@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from backends.child import ChildError
 from backends.embedded import Endpoint
 from backends.engine_llama import EngineMissing, LlamaEngine, LlamaOptions, find_weights, installed
-from backends.child import ChildError
 from proxy import config
 
 

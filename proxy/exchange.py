@@ -106,7 +106,7 @@ class Progress:
     backend: str = ""
     status: int = 0
     first_byte: float = 0.0
-    """Loop time of the first byte of the reply's body; 0.0: none came."""
+    """Clock (`time.perf_counter`) at the first byte of the reply's body; 0.0: none came."""
     last_chunk: float = 0.0
     chunks: int = 0
     bytes_out: int = 0
@@ -115,7 +115,7 @@ class Progress:
     usage_cached: int | None = None
     usage_reasoning: int | None = None
     sent_at: float = 0.0
-    """Loop time at which the request went to the backend that answered."""
+    """Clock at which the request went to the backend that answered."""
     tries: int = 0
 
 
@@ -131,7 +131,7 @@ class Exchange:
     peer: str
     """The client's address, or what a trusted proxy says it is."""
     arrived: float
-    """Loop time."""
+    """Clock (`time.perf_counter`)."""
     timings: dict[str, float] = field(init=False, repr=False, default_factory=dict)
     """Seconds spent in each stage, by its name."""
     progress: Progress = field(init=False, repr=False, default_factory=Progress)

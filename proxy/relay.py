@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -277,5 +278,4 @@ def _loads(data: bytes) -> Any:
         return None
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+_now = time.perf_counter

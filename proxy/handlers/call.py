@@ -9,7 +9,7 @@ from aiohttp import web
 from backends.base import Headers
 from proxy.exchange import Exchange
 from proxy.handlers.incoming import read_body
-from proxy.handlers.outgoing import SERVER, ClientSide, describe
+from proxy.handlers.outgoing import ClientSide, describe
 from proxy.runtime import Live, Runtime
 
 
@@ -46,5 +46,5 @@ class Call:
         self.fields[:] = describe(exchange, exchange.attempts[-1] if exchange.attempts else None)
 
     async def answer_json(self, status: int, body: bytes) -> None:
-        headers = [("Content-Type", "application/json"), *self.fields, SERVER]
+        headers = [("Content-Type", "application/json"), *self.fields]
         await self.client.answer(status, "", headers, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -88,7 +89,7 @@ class Dispatch:
                     path=path,
                     headers=headers,
                     peer=peer(request, headers, runtime.config.server.trusted_proxies),
-                    arrived=asyncio.get_running_loop().time(),
+                    arrived=time.perf_counter(),
                 )
                 fields = call.fields
                 await _find(request.method, path.partition("?")[0])(call)

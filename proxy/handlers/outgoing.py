@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -41,7 +41,9 @@ class ClientSide:
         return self.response is not None and self.response.content_type == "text/event-stream"
 
     async def start(self, status: int, reason: str, headers: Headers) -> None:
-        self.response = response = _Stream(status=status, reason=reason or None, headers=CIMultiDict(headers))
+        fields = CIMultiDict(headers)
+        fields.setdefault(*SERVER)
+        self.response = response = _Stream(status=status, reason=reason or None, headers=fields)
         if self.closing:
             response.force_close()
         await response.prepare(self._request)
@@ -57,6 +59,7 @@ class ClientSide:
     async def answer(self, status: int, reason: str, headers: Headers, body: bytes) -> None:
         fields = CIMultiDict(headers)
         fields.popall("Content-Length", None)
+        fields.setdefault(*SERVER)
         self.response = response = web.Response(
             status=status, reason=reason or None, headers=fields, body=body
         )
@@ -71,7 +74,7 @@ class ClientSide:
             await self.write(b"data: " + error.body() + b"\n\n")
             await self.finish()
             return
-        await self.answer(error.http_status, "", [*error_headers(error), *fields, SERVER], error.body())
+        await self.answer(error.http_status, "", [*error_headers(error), *fields], error.body())
 
     def abort(self) -> None:
         transport = self._request.transport
@@ -100,7 +103,7 @@ def describe(exchange: Exchange, attempt: Attempt | None) -> Sequence[tuple[str,
                 fields.append(("x-chatfuse-max-tokens-clamped", clamped))
     timing = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in exchange.timings.items()]
     if progress.sent_at:
-        now = asyncio.get_running_loop().time()
+        now = time.perf_counter()
         timing.append(f"upstream;dur={((progress.first_byte or now) - progress.sent_at) * 1000:.3f}")
     if timing:
         fields.append(("Server-Timing", ", ".join(timing)))

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from proxy.tokens.counts import Counts
 from proxy.tokens.encodings import encoding
 from proxy.tokens.memo import Memo
-from proxy.tokens.openai import Cost, family, message_weights, prompt_costs
+from proxy.tokens.openai import Cost, PromptCosts, family, message_weights, prompt_costs
 from proxy.tokens.text import TextCounter
 
 _T = TypeVar("_T")
@@ -56,6 +56,15 @@ def _be_nice() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
 
 
+@dataclass(slots=True)
+class _Found:
+    """What is known of a prompt without encoding anything, and the texts that are still to be encoded."""
+
+    tokens: int = 0
+    missing: list[str] = field(default_factory=list)
+    unsure: tuple[str, ...] = ()
+
+
 class LocalCounter:
     """Counts prompts for one model. The encoding is built here, so build counters at start."""
 
@@ -74,10 +83,10 @@ class LocalCounter:
         """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
         if not is_small(body):
             return await self._pool.run(self._count_body, body, limit)
-        costs = self._costs(body)
-        if self._much_is_missing(costs):
-            return await self._pool.run(self._count, costs, limit)
-        return self._count(costs, limit)
+        found = self._look_up(prompt_costs(body, self._family))
+        if sum(map(len, found.missing)) > INLINE_CHARACTERS:
+            return await self._pool.run(self._finish, found, limit)
+        return self._finish(found, limit)
 
     async def weigh(self, body: Mapping[str, Any]) -> Sequence[int]:
         """Tokens of each message, rendered on its own as an old turn."""
@@ -90,12 +99,8 @@ class LocalCounter:
             return await self._pool.run(self._weigh, costs)
         return self._weigh(costs)
 
-    def _costs(self, body: Mapping[str, Any]) -> tuple[Cost, ...]:
-        costs = prompt_costs(body, self._family)
-        return (costs.head, *costs.messages)
-
     def _count_body(self, body: Mapping[str, Any], limit: int | None) -> Counts:
-        return self._count(self._costs(body), limit)
+        return self._finish(self._look_up(prompt_costs(body, self._family)), limit)
 
     def _weigh_messages(self, messages: Sequence[Any]) -> Sequence[int]:
         return self._weigh(message_weights(messages, self._family))
@@ -110,14 +115,29 @@ class LocalCounter:
                         return True
         return False
 
-    def _count(self, costs: Sequence[Cost], limit: int | None) -> Counts:
-        constant = sum([cost.tokens for cost in costs])
-        unsure = tuple(dict.fromkeys([reason for cost in costs for reason in cost.unsure]))
-        texts = [text for cost in costs for text in cost.texts]
+    def _look_up(self, costs: PromptCosts) -> _Found:
+        found = _Found()
+        known = self._text.known
+        reasons: dict[str, None] = {}
+        for cost in (costs.head, *costs.messages):
+            found.tokens += cost.tokens
+            if cost.unsure:
+                reasons.update(dict.fromkeys(cost.unsure))
+            for text in cost.texts:
+                tokens = known(text)
+                if tokens is None:
+                    found.missing.append(text)
+                else:
+                    found.tokens += tokens
+        found.unsure = tuple(reasons)
+        return found
+
+    def _finish(self, found: _Found, limit: int | None) -> Counts:
         if limit is None:
-            return Counts(constant + sum(map(self._text.count, texts)), unsure=unsure)
-        found = self._text.count_upto(texts, limit - constant)
-        return Counts(constant + found.tokens, found.complete, unsure)
+            tokens = found.tokens + sum(map(self._text.count, found.missing))
+            return Counts(tokens, unsure=found.unsure)
+        rest = self._text.count_upto(found.missing, limit - found.tokens)
+        return Counts(found.tokens + rest.tokens, rest.complete, found.unsure)
 
     def _weigh(self, costs: Sequence[Cost]) -> Sequence[int]:
         count = self._text.count
