@@ -272,13 +272,18 @@ class HttpReply:
                 data = await self._response.content.readany()
         finally:
             self._waiting_since = None
-        self._first = False
+        if self._first:
+            self._first = False
+            self._disarm()  # idle_s may end earlier than ttft_s would have
         return data
 
-    def close(self) -> None:
+    def _disarm(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+    def close(self) -> None:
+        self._disarm()
         if self._response.content.at_eof() and self._response.content.exception() is None:
             self._response.release()
         else:

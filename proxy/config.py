@@ -7,6 +7,8 @@ is what `chatfuse serve` runs without a file, except for the backends and models
 from __future__ import annotations
 
 import ipaddress
+import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +28,7 @@ from pydantic import (
 from proxy.config_checks import cross_check
 
 MIB = 1024 * 1024
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ConfigError(Exception):
@@ -43,10 +46,10 @@ def _secret(value: object, info: ValidationInfo) -> object:
     kind, _, where = value.partition(":")
     context: Mapping[str, Any] = info.context or {}
     if kind == "env" and where:
-        found = context.get("environ", {}).get(where)
+        found = context.get("environ", {}).get(where, "").strip()
         if not found:
             raise ValueError(f"the environment variable {where} is not set")
-        return SecretStr(found.strip())
+        return SecretStr(found)
     if kind == "file" and where:
         path = Path(context.get("folder", ".")) / where
         try:
@@ -273,15 +276,18 @@ def load(text: str, environ: Mapping[str, str], folder: Path | None = None, *, e
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # Its own TOMLDecodeError, and numbers of more digits than Python converts.
         raise ConfigError([("", f"not TOML: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([("", "nested too deep to be read")]) from None
     raw = _from_environment(raw, environ)
     if not raw.get("backends") and not raw.get("models"):
         raw = {**raw, **_default_backends(environ, embedded)}
     try:
         config = Config.model_validate(raw, context={"environ": environ, "folder": folder or Path()})
     except ValidationError as error:
-        raise ConfigError([(_key(e["loc"]), _problem(e)) for e in error.errors()]) from None
+        raise ConfigError([(_key(e, raw), _problem(e)) for e in error.errors()]) from None
     if problems := cross_check(config):
         raise ConfigError(problems)
     return config
@@ -302,9 +308,9 @@ def _from_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[s
 def _default_backends(environ: Mapping[str, str], embedded: bool) -> dict[str, Any]:
     """What serves when the file names nothing: OpenAI, and the embedded model if it is installed."""
     openai: dict[str, Any] = {"name": "openai", "kind": "openai"}
-    if environ.get("OPENAI_API_KEY"):
+    if environ.get("OPENAI_API_KEY", "").strip():
         openai |= {"auth": "config", "api_key": "env:OPENAI_API_KEY"}
-    if base_url := environ.get("OPENAI_BASE_URL"):
+    if base_url := environ.get("OPENAI_BASE_URL", "").strip():
         openai["base_url"] = base_url
     backends = [openai]
     models: list[dict[str, Any]] = []
@@ -318,18 +324,22 @@ def _default_backends(environ: Mapping[str, str], embedded: bool) -> dict[str, A
     return {"backends": backends, "models": models}
 
 
-def _key(loc: tuple[int | str, ...]) -> str:
-    """`('backends', 0, 'openai', 'base_url')` → `backends[0].base_url`."""
+def _key(error: Any, raw: Any) -> str:
+    """`('backends', 0, 'openai', 'base_url')` → `backends[0].base_url`, in the spelling of TOML."""
+    loc: tuple[int | str, ...] = error["loc"]
     out = ""
     for i, part in enumerate(loc):
         if isinstance(part, int):
             out += f"[{part}]"
-        elif loc[0] == "backends" and i == 2:
+            raw = raw[part]
+            continue
+        if loc[0] == "backends" and i == 2:
             continue  # the discriminator's tag, not a key of the file
-        elif "-" in part or part in ("int", "literal['auto']", "constrained-int"):
+        if not isinstance(raw, dict) or (part not in raw and error["type"] != "missing"):
             continue  # the branch of a union
-        else:
-            out += f".{part}" if out else part
+        spelled = part if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+        out += f".{spelled}" if out else spelled
+        raw = raw.get(part)
     return out
 
 

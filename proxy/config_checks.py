@@ -88,9 +88,20 @@ def _models(config: Config) -> list[tuple[str, str]]:
 
 
 def _callers(config: Config) -> list[tuple[str, str]]:
+    known = {caller.name for caller in config.callers}
+    problems = [
+        ("fuse.allow.callers", f'there is no caller "{name}"')
+        for name in config.fuse.allow.callers
+        if name not in known
+    ]
     if not config.callers:
-        return []
-    return [
+        return problems
+    first: dict[str, str] = {}
+    for i, caller in enumerate(config.callers):
+        owner = first.setdefault(caller.key.get_secret_value(), caller.name)
+        if owner != caller.name:
+            problems.append((f"callers[{i}].key", f'is the key of "{owner}" too: whose request is it?'))
+    return problems + [
         (
             f"backends[{i}].auth",
             'with [[callers]] the keys that clients send are ours: auth = "client" would give them to an upstream',

@@ -8,7 +8,7 @@ contractions ("'ll"), the end of a run of whitespace (`\\s++$`, `\\s+(?!\\S)`), 
 The kinds of cut used here, L being the character before and R the one after:
 
 1. L a letter or number, R whitespace or one of a fixed list of punctuation. A piece holding L is letters
-   or up to three numbers (with at most one leading other character), so it ends at L: R is none of these.
+   (a contraction's too), or numbers, after at most one other character, so it ends at L: R is neither.
    R is not an apostrophe, because o200k's words swallow contractions, and not a mark, which o200k counts
    among letters: hence a fixed list.
 2. L a decimal digit and R an ASCII letter, or the reverse. No alternative holds both.

@@ -75,10 +75,8 @@ def bytes_answer(
 ) -> Answer:
     async def answer(_: Received, peer: Peer) -> None:
         extra = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        await peer.write(
-            f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode()
-            + body
-        )
+        head = f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\n{extra}"
+        await peer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     return answer
 
@@ -187,8 +185,8 @@ class ScriptedUpstream:
                     self._arrived.notify_all()
                 answer = self.scripts.popleft() if self.scripts else self.default
                 await answer(request, peer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the other side has left, or the test has ended
         finally:
             peer.gone.set()
             self._tasks.discard(task)

@@ -95,7 +95,7 @@ def conversations(
     if draw(st.integers(0, 5)) == 0 or not users:
         messages += chain.from_iterable(draw(st.lists(call_blocks(), max_size=8)))
     if users:
-        for turn in draw(st.lists(turns(), min_size=1, max_size=10)):
+        for turn in [draw(turns()) for _ in range(draw(st.sampled_from([1, 2, 4, 8])))]:
             messages += turn
         # The live turn stops where a client asks: behind a user or behind results.
         messages += draw(
@@ -125,7 +125,7 @@ anything = st.one_of(
 )
 quanta = st.sampled_from([1, 7, 150, 600, 2000])
 # Limits, in percent of the whole prompt.
-shares = st.integers(1, 105)
+shares = st.sampled_from([15, 25, 40, 55, 70, 85, 99, 105])
 
 Count = Callable[[Cut], int]
 

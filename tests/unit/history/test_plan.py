@@ -156,15 +156,12 @@ def test_exact_predictions_need_one_count(talk: Conversation, step: int, percent
     assert decide(all_cuts(talk, step), additive(talk, extra), limit, exact=True)[1] <= 1
 
 
-@given(anything, quanta, shares, st.sampled_from([additive, uneven]))
-def test_trimming_what_was_trimmed_changes_nothing(
-    talk: Conversation, step: int, percent: int, make: Callable[[Conversation], Count]
-) -> None:
+@given(anything, quanta, shares)
+def test_trimming_what_was_trimmed_changes_nothing(talk: Conversation, step: int, percent: int) -> None:
     limit = share(talk, percent)
-    chosen = choose(talk, step, limit, additive(talk))
+    chosen = choose(talk, step, limit)
     if chosen is not None:
-        rest = talk.only(kept_indices(chosen))
-        again = choose(rest, step, limit, additive(rest))
+        again = choose(talk.only(kept_indices(chosen)), step, limit)
         assert again is not None
         assert again.dropped_messages == 0
 
@@ -251,6 +248,14 @@ def test_the_turn_after_a_long_agent_turn_still_sees_its_end() -> None:
     assert chosen is not None
     assert [len(part) for part in chosen.kept] == [2, 12]
     assert chosen.dropped_turns == 0
+
+
+def test_within_a_past_turn_only_the_grid_cuts() -> None:
+    talk = loop(16)
+    talk = Conversation([*talk.messages, assistant(), user(), assistant()], [*talk.weights, 150, 80, 150])
+    found = [(cut.resume, cut.pinned, cut.fixed) for cut in all_cuts(talk, 2000)]
+    # Two boundaries inside the long turn, then the next turn's opening.
+    assert found == [(1, 0, True), (16, 1, True), (30, 1, True), (35, 0, True)]
 
 
 def test_a_system_message_within_the_live_turn_stays() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import tiktoken
-from tiktoken_ext import openai_public
+from tiktoken_ext import openai_public  # type: ignore[import-untyped]
 
 from proxy.tokens import ranks
 from proxy.tokens.encodings import ALIASES, RECIPES, encoding, encoding_name

@@ -46,7 +46,8 @@ def with_images(request: dict[str, Any]) -> dict[str, Any]:
 def counted(request: dict[str, Any], model: str) -> tuple[int, tuple[str, ...]]:
     rules = family(model)
     costs = prompt_costs(request, rules)
-    total, unsure = 0, []
+    total = 0
+    unsure: list[str] = []
     for cost in (costs.head, *costs.messages):
         total += cost.tokens
         total += sum(len(encoding(rules.encoding).encode(t, disallowed_special=())) for t in cost.texts)
