@@ -33,6 +33,7 @@ _NO_AUTO_HEADERS = frozenset((hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING
 _MAX_HEADER_BYTES = 64 * 1024
 KEEPALIVE_S = 4.0
 """Idle connections are dropped after this. Below uvicorn's 5 s, so that the upstream is not first."""
+_WRITE_BYTES = 1024 * 1024
 _MAX_MODEL_LIST_BYTES = 16 * 1024 * 1024
 
 _connection_is_new: ContextVar[list[bool] | None] = ContextVar("connection_is_new", default=None)
@@ -109,11 +110,16 @@ class HttpBackend:
             length = next((v for n, v in request.headers if n.lower() == "content-length"), None)
             if length is not None:
                 fields[hdrs.CONTENT_LENGTH] = length
-        data = upload.chunks() if upload is not None else cast("bytes | None", request.body)
+
+        def data() -> bytes | AsyncIterator[bytes] | None:
+            if isinstance(request.body, bytes):
+                return request.body if len(request.body) <= _WRITE_BYTES else _slices(request.body)
+            return upload.chunks() if upload is not None else None
+
         is_new = [False]
         _connection_is_new.set(is_new)
         try:
-            return await self._attempt(self._session(pooled=True), request, fields, data)
+            return await self._attempt(self._session(pooled=True), request, fields, data())
         except Interrupted:
             if upload is not None and upload.error is not None:
                 raise upload.blame() from None
@@ -121,7 +127,7 @@ class HttpBackend:
                 raise
         # A kept connection that the upstream was about to close fails before any byte of a reply.
         # The request is sent once more, on a connection that is certainly fresh.
-        return await self._attempt(self._session(pooled=False), request, fields, data)
+        return await self._attempt(self._session(pooled=False), request, fields, data())
 
     async def _attempt(
         self,
@@ -356,6 +362,12 @@ class HttpSocket:
 
     async def close(self, code: int = 1000, reason: bytes = b"") -> None:
         await self._socket.close(code=code, message=reason)
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    """A large body in writes that a slow upstream can hold back, so that it is not copied whole at once."""
+    for start in range(0, len(body), _WRITE_BYTES):
+        yield body[start : start + _WRITE_BYTES]
 
 
 class _Upload:

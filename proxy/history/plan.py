@@ -185,7 +185,7 @@ def search(
 
     Rendering is not additive everywhere, so the cut before the chosen one is asked about too, unless
     `additive` says that predictions are exact; a count over the limit is still answered by going on.
-    Asks at most 2 + log2(cuts) times, and takes counts to fall from cut to cut.
+    Asks at most 3 + log2(cuts) times, and takes counts to fall from cut to cut.
     """
 
     def first_under(room: int) -> int:
@@ -195,25 +195,21 @@ def search(
     if predicted_total <= limit:
         return cuts[0]
     over, under = 0, len(cuts)  # the largest cut known not to fit, the smallest known to fit
-    if under == 1:
-        return None
-    guess = max(1, min(first_under(limit), under - 1))
-    count = yield cuts[guess]
-    if count <= limit:
-        under = guess
-        if additive or guess == 1:
-            return cuts[guess]
-    else:
-        over = guess
-    # One more guess, with the error of the first taken off; where there was none, a neighbour settles it.
-    error = count - (predicted_total - cuts[guess].dropped_weight)
-    guess = max(over + 1, min(first_under(limit - error), under - 1))
+    guess = first_under(limit)
+    asks = 0
     while under - over > 1:
-        if (yield cuts[guess]) <= limit:
+        guess = max(over + 1, min(guess, under - 1))
+        count = yield cuts[guess]
+        asks += 1
+        if count <= limit:
             under = guess
+            if additive and asks == 1:
+                break
         else:
             over = guess
-        guess = (over + under) // 2
+        # The same error is likely at the neighbours. Where it is not, halving bounds the search.
+        error = count - (predicted_total - cuts[guess].dropped_weight)
+        guess = first_under(limit - error) if asks < 3 else (over + under) // 2
     return cuts[under] if under < len(cuts) else None
 
 

@@ -268,11 +268,17 @@ def test_a_system_message_within_the_live_turn_stays() -> None:
 
 def test_without_any_user_the_tail_is_cut_like_a_live_turn() -> None:
     talk = Conversation([system(), *[assistant()] * 5], [5, 10, 10, 10, 10, 10])
-    assert [kept_indices(cut) for cut in all_cuts(talk, 20)] == [
-        [0, 1, 2, 3, 4, 5],
-        [0, 3, 4, 5],
-        [0, 5],
+    # No place lasts but the first: once a user speaks, cuts start there.
+    assert [(kept_indices(cut), cut.fixed) for cut in all_cuts(talk, 20)] == [
+        ([0, 1, 2, 3, 4, 5], True),
+        ([0, 3, 4, 5], False),
+        ([0, 5], False),
     ]
+
+
+def test_orphans_behind_the_head_go_first() -> None:
+    talk = Conversation([system(), result("a"), assistant(), assistant()], [5, 10, 10, 10])
+    assert [kept_indices(cut) for cut in all_cuts(talk, 10)] == [[0, 1, 2, 3], [0, 2, 3], [0, 3]]
 
 
 def test_one_message_cannot_be_cut() -> None:

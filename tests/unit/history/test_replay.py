@@ -77,9 +77,12 @@ def test_reuse_and_mean_prompt_on_the_peers_conversation() -> None:
     assert moves <= 18  # 36,000 tokens by 2,000
 
 
-@pytest.mark.parametrize("extra", [500, 1000, 1500, 2000, 2500])
-def test_large_tools_do_not_make_the_cut_thrash(extra: int) -> None:
+@pytest.mark.parametrize(
+    ("extra", "least"), [(500, 0.84), (1000, 0.87), (1500, 0.90), (2000, 0.90), (2500, 0.92)]
+)
+def test_large_tools_do_not_make_the_cut_thrash(extra: int, least: float) -> None:
+    # Offering every turn behind the grid's last boundary gave 0.86 with 2,000 and 0.88 with 2,500.
     reuse, _, moves = replay(0.5, extra)
-    assert reuse >= 0.84
+    assert reuse >= least
     # 40,000 tokens of history, dropped by a quarter of the room or more at a time.
     assert moves <= 40_000 / ((BUDGET - 400 - extra) / 4)

@@ -1,0 +1,449 @@
+"""A supervised child process: start, ready, restart with backoff, stop. It never outlives its parent.
+
+`Child` is the parent's end. The child's end is its stdin, a pipe whose other end only the parent holds:
+when that closes, for whatever reason, the child has no parent any more. A program of ours calls
+`hold_lifeline`; any other program is started through `watched`, which runs this file as a small process
+that holds the lifeline for it. This file imports nothing but the standard library, so that it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import enum
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal, NoReturn, TypeAlias, cast
+
+logger = logging.getLogger(__name__)
+
+PARENT_PID = "CHATFUSE_PARENT_PID"
+
+_TAIL_LINES = 60
+_MAX_LINE_BYTES = 64 * 1024
+_PIPES_AFTER_EXIT_S = 1.0
+_KILLED_WITHIN_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+_TELLING = re.compile(
+    r"error|exception|fail|fatal|abort|assert|killed|denied|no such|not found|out of memory|cannot|could not",
+    re.IGNORECASE,
+)
+
+
+class ChildError(Exception):
+    """The child did not start, or is not there any more: one sentence for the person who started it."""
+
+
+class State(enum.StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The child serves. `facts` are what it told about itself."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The child says itself why it will not start. `explain`: what it wrote to stderr says the rest."""
+
+    reason: str
+    explain: bool = False
+
+
+Word: TypeAlias = Ready | Progress | Failure
+Stream: TypeAlias = Literal["stdout", "stderr"]
+LineReader: TypeAlias = Callable[[Stream, str], Word | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    first_s: float = 0.5
+    cap_s: float = 30.0
+    steady_s: float = 60.0
+    """A child that was ready this long starts again with `first_s` when it dies."""
+
+    def delay_s(self, crashes: int) -> float:
+        """The wait before the next start, after this many crashes in a row."""
+        # The exponent is bounded because a float is not: 2.0 ** 1024 raises.
+        return min(self.cap_s, self.first_s * 2.0 ** min(max(crashes - 1, 0), 60))
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    name: str
+    """As it stands in sentences: "the embedded engine"."""
+    argv: Sequence[str]
+    """Seen by every user of the machine: secrets go into `first_line` or `env`."""
+    read_line: LineReader
+    """What a line of its output means; None for most lines."""
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """The whole environment; None: ours."""
+    first_line: bytes | None = field(default=None, repr=False)
+    """Written to its stdin at every start. Not for programs under `watched`."""
+    start_timeout_s: float = 120.0
+    backoff: Backoff = field(default_factory=Backoff)
+    explain: Callable[[Sequence[str]], str] = field(default=lambda lines: what_mattered(lines))
+    """The lines of stderr that say why it ended, in short."""
+
+
+def what_mattered(lines: Sequence[str], keep: int = 3, max_chars: int = 600) -> str:
+    """The last lines that speak of an error; when none does, the last lines."""
+    telling = [line for line in lines if _TELLING.search(line)] or list(lines)
+    return " | ".join(line.strip() for line in telling[-keep:])[-max_chars:]
+
+
+def how_it_ended(returncode: int | None) -> str:
+    if returncode is None:
+        return "ended"
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+class Lines:
+    """Bytes in, lines out, whatever the cuts. A carriage return ends a line too: progress bars use it."""
+
+    def __init__(self, max_bytes: int = _MAX_LINE_BYTES) -> None:
+        self._rest = b""
+        self._max_bytes = max_bytes
+
+    def feed(self, data: bytes) -> list[str]:
+        *whole, self._rest = re.split(rb"[\r\n]", self._rest + data)
+        if len(self._rest) > self._max_bytes:
+            # Output without line ends must not fill our memory.
+            whole.append(self._rest)
+            self._rest = b""
+        return [line.decode(errors="replace") for line in whole if line.strip()]
+
+    def end(self) -> list[str]:
+        return self.feed(b"\n")
+
+
+class _Life(asyncio.SubprocessProtocol):
+    """One process from its start to its end. Its pipes are drained always, or it would block on them."""
+
+    def __init__(self, read_line: LineReader, on_progress: Callable[[str], None]) -> None:
+        self._read_line = read_line
+        self._on_progress = on_progress
+        self._lines: dict[int, Lines] = {1: Lines(), 2: Lines()}
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.pid = 0
+        self.returncode: int | None = None
+        self.word: Ready | Failure | None = None
+        self.spoke = asyncio.Event()
+        """Ready, or failure, or gone: the start is decided."""
+        self.gone = asyncio.Event()
+        """It has exited, its pipes are closed, and so is everything that we held of it."""
+        self.stderr: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.pid = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._hear(fd, self._lines[fd].feed(data))
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        self.returncode = self._transport.get_returncode()
+        # What it started in its group ends with it. Something that left the group may still hold the
+        # pipes; what is in them is read, but nobody waits for that.
+        self.signal(signal.SIGKILL)
+        asyncio.get_running_loop().call_later(_PIPES_AFTER_EXIT_S, self._transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for fd, lines in self._lines.items():
+            self._hear(fd, lines.end())
+        if self._transport is not None:
+            self._transport.close()
+        self.gone.set()
+        self.spoke.set()
+
+    def _hear(self, fd: int, lines: Sequence[str]) -> None:
+        stream: Stream = "stdout" if fd == 1 else "stderr"
+        for line in lines:
+            if stream == "stderr":
+                self.stderr.append(line)
+            # Debug only: a server may write a piece of a prompt into its log.
+            logger.debug("child %d %s: %s", self.pid, stream, line)
+            word = self._read_line(stream, line)
+            if isinstance(word, Progress):
+                self._on_progress(word.text)
+            elif word is not None and self.word is None:
+                self.word = word
+                self.spoke.set()
+
+    def write(self, line: bytes) -> None:
+        assert self._transport is not None
+        stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        stdin.write(line.rstrip(b"\n") + b"\n")
+
+    def signal(self, number: int) -> None:
+        """To its whole group. Not after it is gone: the number may be another's by then."""
+        if not self.gone.is_set():
+            # macOS says EPERM for a group of zombies.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    async def end(self, grace_s: float) -> None:
+        try:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self.gone.wait()
+        finally:
+            self.signal(signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILLED_WITHIN_S):
+                await self.gone.wait()
+
+
+class Child:
+    """Start it, and it stays: after a crash it comes back, with growing pauses.
+
+    Only a first start fails for good; a child that was ready once is started again without end, because
+    what broke it (memory, a file being replaced) may pass.
+    """
+
+    def __init__(self, spec: ChildSpec, on_change: Callable[[Child], None] | None = None) -> None:
+        """`on_change` is called in the event loop at each change of `state` or `progress`."""
+        self._spec = spec
+        self._on_change = on_change
+        self._task: asyncio.Task[None] | None = None
+        self._life: _Life | None = None
+        self._changed = asyncio.Event()
+        self.state = State.STOPPED
+        self.progress = ""
+        self.ready = Ready()
+        self.last_error: str | None = None
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._life.pid if self._life is not None and not self._life.gone.is_set() else None
+
+    @property
+    def stderr_tail(self) -> Sequence[str]:
+        return tuple(self._life.stderr) if self._life is not None else ()
+
+    async def start(self) -> Ready:
+        """Returns when it is ready. Raises ChildError; then nothing of it is left."""
+        if self._task is not None and not self._task.done():
+            raise RuntimeError(f"{self._spec.name} was started already")
+        self.last_error = None
+        self._become(State.STARTING)
+        self._task = asyncio.create_task(self._supervise(), name=self._spec.name)
+        try:
+            return await self.wait_ready()
+        except asyncio.CancelledError:
+            await self.stop(grace_s=0)
+            raise
+
+    async def wait_ready(self) -> Ready:
+        """Returns at once when it is ready, else after its start or restart. Raises ChildError."""
+        while self.state is not State.READY:
+            if self.state not in (State.STARTING, State.BACKING_OFF):
+                raise ChildError(self.last_error or f"{self._spec.name} is {self.state}")
+            await self._changed.wait()
+        return self.ready
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL, to its whole group. Cancelling this skips the grace, not the SIGKILL."""
+        if self._task is None:
+            return
+        self._become(State.STOPPING)
+        self._task.cancel()
+        try:
+            await asyncio.wait({self._task})
+            if self._life is not None:
+                await self._life.end(grace_s)
+        finally:
+            if self._life is not None:
+                self._life.signal(signal.SIGKILL)
+            self._task = None
+            self._become(State.STOPPED)
+
+    async def _supervise(self) -> None:
+        crashes = 0
+        try:
+            self.ready = (life := await self._launch()).ready
+            while True:
+                if life is not None:
+                    since = time.monotonic()
+                    self._become(State.READY)
+                    await life.gone.wait()
+                    if time.monotonic() - since >= self._spec.backoff.steady_s:
+                        crashes = 0
+                    # Without its last lines: by now they may hold what a client wrote.
+                    self.last_error = f"{self._spec.name} {how_it_ended(life.returncode)}"
+                crashes += 1
+                delay_s = self._spec.backoff.delay_s(crashes)
+                logger.warning("%s; it is started again in %.1f s", self.last_error, delay_s)
+                self._become(State.BACKING_OFF)
+                await asyncio.sleep(delay_s)
+                self.restarts += 1
+                self._become(State.STARTING)
+                life = await self._relaunch()
+        except ChildError as error:
+            self.last_error = str(error)
+            self._become(State.FAILED)
+        except Exception as error:
+            # A fault of ours, or of a callback: nobody may wait for a child that nobody supervises.
+            logger.exception("%s is no longer supervised", self._spec.name)
+            self.last_error = f"{self._spec.name} is no longer supervised: {error!r}"
+            if self._life is not None:
+                self._life.signal(signal.SIGKILL)
+            self.state = State.FAILED
+            self._changed.set()
+
+    async def _relaunch(self) -> _Life | None:
+        try:
+            return await self._launch()
+        except ChildError as error:
+            self.last_error = str(error)
+            return None
+
+    async def _launch(self) -> _Life:
+        spec, loop = self._spec, asyncio.get_running_loop()
+        env = {**(os.environ if spec.env is None else spec.env), PARENT_PID: str(os.getpid())}
+        try:
+            _, life = await loop.subprocess_exec(
+                lambda: _Life(spec.read_line, self._progressed), *spec.argv, env=env, start_new_session=True
+            )
+        except OSError as error:
+            raise ChildError(f"{spec.name} could not be started: {error}") from None
+        self._life = life
+        if spec.first_line is not None:
+            life.write(spec.first_line)
+        try:
+            async with asyncio.timeout(spec.start_timeout_s):
+                await life.spoke.wait()
+        except TimeoutError:
+            await life.end(0)
+            told = self._explained(life)
+            raise ChildError(f"{spec.name} was not ready after {spec.start_timeout_s:g} s{told}") from None
+        if isinstance(life.word, Ready) and not life.gone.is_set():
+            self.ready = life.word
+            return life
+        await life.end(0)
+        if isinstance(life.word, Failure):
+            told = self._explained(life) if life.word.explain else ""
+            raise ChildError(f"{spec.name} could not start: {life.word.reason}{told}")
+        ended = how_it_ended(life.returncode)
+        raise ChildError(f"{spec.name} {ended} before it was ready{self._explained(life)}")
+
+    def _explained(self, life: _Life) -> str:
+        text = self._spec.explain(life.stderr)
+        return f": {text}" if text else ""
+
+    def _progressed(self, text: str) -> None:
+        self.progress = text
+        if self._on_change is not None:
+            self._on_change(self)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        before, self._changed = self._changed, asyncio.Event()
+        before.set()
+        logger.info("%s is %s", self._spec.name, state)
+        if self._on_change is not None:
+            self._on_change(self)
+
+
+# The child's end.
+
+
+def hold_lifeline() -> None:
+    """For a child of ours, after it has read its first line: end when the parent has ended."""
+    parent = int(os.environ.get(PARENT_PID, os.getppid()))
+    _signal_when_parent_dies(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the line above
+    threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
+
+
+def watched(argv: Sequence[str]) -> list[str]:
+    """The command line that runs another's program with its lifeline held. Its stdin is empty."""
+    # Isolated: it needs no package, and this folder must not become the place to import from.
+    return [sys.executable, "-I", "-S", __file__, *argv]
+
+
+def _signal_when_parent_dies(number: int) -> None:
+    # Against a parent whose end of stdin is still open somewhere, in a process that it forked.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _end_with_stdin() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    _end_group()
+
+
+def _end_group() -> NoReturn:
+    # Started by hand in a shell, the group is not ours to kill.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _watch(argv: Sequence[str]) -> int:
+    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
+
+    def on_sigterm(_number: int, _frame: FrameType | None) -> None:
+        # Sent to the group by a parent that lives: the program decides what it does, and we wait for it.
+        if os.getppid() != parent:
+            _end_group()
+
+    # A handler, not SIG_IGN: the program would inherit that.
+    signal.signal(signal.SIGTERM, on_sigterm)
+    _signal_when_parent_dies(signal.SIGTERM)
+    if os.getppid() != parent:
+        return 1
+    try:
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 (the argv of a ChildSpec)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 127
+    threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
+    code = program.wait()
+    if code < 0:
+        # End as it ended, so that the parent can tell.
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(_watch(sys.argv[1:]))
