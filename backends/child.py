@@ -1,40 +1,32 @@
 """A supervised child process: start, ready, restart with backoff, stop. It never outlives its parent.
 
-`Child` is the parent's end. The child's end is its stdin, a pipe whose other end only the parent holds:
-when that closes, for whatever reason, the child has no parent any more. A program of ours calls
-`hold_lifeline`; any other program is started through `watched`, which runs this file as a small process
-that holds the lifeline for it. This file imports nothing but the standard library, so that it can.
+`Child` is the parent's end; the child's is in `lifeline`. A program of ours calls `lifeline.hold`, any
+other is started with the argv that `lifeline.watched` makes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import enum
 import logging
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Literal, NoReturn, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
+
+from backends.lifeline import PARENT_PID
 
 logger = logging.getLogger(__name__)
-
-PARENT_PID = "CHATFUSE_PARENT_PID"
 
 _TAIL_LINES = 60
 _MAX_LINE_BYTES = 64 * 1024
 _PIPES_AFTER_EXIT_S = 1.0
 _KILLED_WITHIN_S = 10.0
-_PR_SET_PDEATHSIG = 1
 
 _TELLING = re.compile(
     r"error|exception|fail|fatal|abort|assert|killed|denied|no such|not found|out of memory|cannot|could not",
@@ -156,6 +148,7 @@ class _Life(asyncio.SubprocessProtocol):
         self._on_progress = on_progress
         self._lines: dict[int, Lines] = {1: Lines(), 2: Lines()}
         self._transport: asyncio.SubprocessTransport | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self.pid = 0
         self.returncode: int | None = None
         self.word: Ready | Failure | None = None
@@ -178,11 +171,13 @@ class _Life(asyncio.SubprocessProtocol):
         # What it started in its group ends with it. Something that left the group may still hold the
         # pipes; what is in them is read, but nobody waits for that.
         self.signal(signal.SIGKILL)
-        asyncio.get_running_loop().call_later(_PIPES_AFTER_EXIT_S, self._transport.close)
+        self._closing = asyncio.get_running_loop().call_later(_PIPES_AFTER_EXIT_S, self._transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for fd, lines in self._lines.items():
             self._hear(fd, lines.end())
+        if self._closing is not None:
+            self._closing.cancel()
         if self._transport is not None:
             self._transport.close()
         self.gone.set()
@@ -225,6 +220,9 @@ class _Life(asyncio.SubprocessProtocol):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILLED_WITHIN_S):
                 await self.gone.wait()
+        if not self.gone.is_set() and self._transport is not None:
+            # In the kernel's hands (a dead disk, a driver): it ends when that lets go of it.
+            self._transport.close()
 
 
 class Child:
@@ -257,7 +255,7 @@ class Child:
 
     async def start(self) -> Ready:
         """Returns when it is ready. Raises ChildError; then nothing of it is left."""
-        if self._task is not None and not self._task.done():
+        if self.state not in (State.STOPPED, State.FAILED):
             raise RuntimeError(f"{self._spec.name} was started already")
         self.last_error = None
         self._become(State.STARTING)
@@ -294,8 +292,9 @@ class Child:
 
     async def _supervise(self) -> None:
         crashes = 0
+        life: _Life | None = None
         try:
-            self.ready = (life := await self._launch()).ready
+            life = await self._launch()
             while True:
                 if life is not None:
                     since = time.monotonic()
@@ -319,11 +318,11 @@ class Child:
         except Exception as error:
             # A fault of ours, or of a callback: nobody may wait for a child that nobody supervises.
             logger.exception("%s is no longer supervised", self._spec.name)
-            self.last_error = f"{self._spec.name} is no longer supervised: {error!r}"
             if self._life is not None:
                 self._life.signal(signal.SIGKILL)
-            self.state = State.FAILED
-            self._changed.set()
+            self.last_error = f"{self._spec.name} is no longer supervised: {error!r}"
+            self._on_change = None
+            self._become(State.FAILED)
 
     async def _relaunch(self) -> _Life | None:
         try:
@@ -377,73 +376,3 @@ class Child:
         logger.info("%s is %s", self._spec.name, state)
         if self._on_change is not None:
             self._on_change(self)
-
-
-# The child's end.
-
-
-def hold_lifeline() -> None:
-    """For a child of ours, after it has read its first line: end when the parent has ended."""
-    parent = int(os.environ.get(PARENT_PID, os.getppid()))
-    _signal_when_parent_dies(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the line above
-    threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
-
-
-def watched(argv: Sequence[str]) -> list[str]:
-    """The command line that runs another's program with its lifeline held. Its stdin is empty."""
-    # Isolated: it needs no package, and this folder must not become the place to import from.
-    return [sys.executable, "-I", "-S", __file__, *argv]
-
-
-def _signal_when_parent_dies(number: int) -> None:
-    # Against a parent whose end of stdin is still open somewhere, in a process that it forked.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def _end_with_stdin() -> None:
-    with contextlib.suppress(OSError):
-        while os.read(0, 4096):
-            pass
-    _end_group()
-
-
-def _end_group() -> NoReturn:
-    # Started by hand in a shell, the group is not ours to kill.
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def _watch(argv: Sequence[str]) -> int:
-    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
-
-    def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Sent to the group by a parent that lives: the program decides what it does, and we wait for it.
-        if os.getppid() != parent:
-            _end_group()
-
-    # A handler, not SIG_IGN: the program would inherit that.
-    signal.signal(signal.SIGTERM, on_sigterm)
-    _signal_when_parent_dies(signal.SIGTERM)
-    if os.getppid() != parent:
-        return 1
-    try:
-        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 (the argv of a ChildSpec)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 127
-    threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
-    code = program.wait()
-    if code < 0:
-        # End as it ended, so that the parent can tell.
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(_watch(sys.argv[1:]))

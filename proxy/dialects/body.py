@@ -98,6 +98,9 @@ def _inflate(raw: bytes, window_bits: int, coding: str, max_bytes: int) -> bytes
         raise TooLarge(f"the body inflates to more than {max_bytes} bytes, the limit")
     if not inflater.eof:
         raise InvalidRequest(f"the {coding} body is cut off", param="content-encoding")
+    if inflater.unused_data:
+        # A second gzip member, say: the upstream might read it where we did not.
+        raise InvalidRequest(f"something follows the end of the {coding} body", param="content-encoding")
     return out
 
 

@@ -67,7 +67,7 @@ def test_the_whole_prompt_is_never_asked_for() -> None:
     assert decide(found[:1], count, 250) == (None, 0)
 
 
-def test_counts_that_mock_every_prediction_are_still_found_by_halving() -> None:
+def test_counts_that_contradict_every_prediction_are_still_found_by_halving() -> None:
     found = places([10] * 1000)
     # Nothing gets smaller until cut 900: each new guess would be the next neighbour, 900 times.
     chosen, asks = decide(found, lambda cut: 9999 if cut.resume < 900 else 0, 9990)
