@@ -339,7 +339,8 @@ class Child:
                 lambda: _Life(spec.read_line, self._progressed), *spec.argv, env=env, start_new_session=True
             )
         except OSError as error:
-            raise ChildError(f"{spec.name} could not be started: {error}") from None
+            reason = error.strerror or error
+            raise ChildError(f"{spec.name} could not be started: {spec.argv[0]}: {reason}") from None
         self._life = life
         if spec.first_line is not None:
             life.write(spec.first_line)

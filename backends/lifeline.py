@@ -41,7 +41,8 @@ def watched(argv: Sequence[str]) -> list[str]:
 
 
 def _signal_when_parent_dies(number: int) -> None:
-    # Against a parent whose end of stdin is still open somewhere, in a process that it forked.
+    # Against a parent whose end of stdin is still open somewhere, in a process that it forked. (By
+    # "parent" the kernel means the thread that started us: the event loop's.)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 

@@ -207,7 +207,7 @@ class EmbeddedBackend(_BackendSection):
 
     kind: Literal["embedded"]
     weights: Path | None = None
-    window_tokens: int | None = Field(None, ge=256)
+    window_tokens: int = Field(4096, ge=256)
     slots: int = Field(4, ge=1, le=64)
     threads: int | None = Field(None, ge=1)
 

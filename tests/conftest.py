@@ -15,7 +15,9 @@ from tests.fakes.upstream import ScriptedUpstream
 from tests.proxy_fixture import Proxy
 
 
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], object]]:
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], object]]:
     """Tests run on the loop that production runs on."""
     return {"uvloop": uvloop.new_event_loop}
 

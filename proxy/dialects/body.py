@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import InvalidJson, InvalidRequest, TooLarge, UnsupportedEncoding
 
+MAX_NAME_CHARACTERS = 500
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 
 
@@ -71,6 +72,14 @@ def may_repeat(raw: bytes, keys: Iterable[bytes]) -> bool:
     return any(raw.count(key) > 1 for key in keys) or (
         b"\\u00" in raw and _ESCAPED_ASCII.search(raw) is not None
     )
+
+
+def check_name(model: str) -> None:
+    """A model's name goes into header fields, logs and metric labels. Raises InvalidRequest for one that cannot."""
+    if len(model) > MAX_NAME_CHARACTERS or not model.isprintable():
+        raise InvalidRequest(
+            f"model must be printable characters, at most {MAX_NAME_CHARACTERS} of them", param="model"
+        )
 
 
 def unpack(raw: bytes, codings: Sequence[str], max_bytes: int) -> bytes:

@@ -65,6 +65,7 @@ def parse(raw: bytes) -> ChatPrompt:
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest(f"model must be a non-empty string, not {_what(fields, 'model')}", param="model")
+    bodies.check_name(model)
     messages = _messages(fields)
     options = fields.get("stream_options")
     if options is not None and not isinstance(options, dict):
@@ -202,5 +203,10 @@ def _ask_usage(text: str, members: Sequence[spans.Member]) -> spans.Splice:
     if options is None or text[options.value_start] != "{":
         return spans.set_member(text, members, "stream_options", '{"include_usage":true}')
     inner = text[options.value_start : options.value_end]
-    splice = spans.set_member(inner, spans.scan_object(inner), "include_usage", "true")
+    try:
+        splice = spans.set_member(inner, _members(inner), "include_usage", "true")
+    except ValueError:
+        raise InvalidRequest(
+            "the key 'include_usage' is given twice", param="stream_options.include_usage"
+        ) from None
     return spans.Splice(options.value_start + splice.start, options.value_start + splice.end, splice.text)

@@ -31,6 +31,7 @@ async def handle(call: Call) -> None:
             raise InvalidRequest("model must be a non-empty string, and the body JSON", param="model")
         await passthrough.relay(call, backend, UpstreamRequest("POST", call.path, call.headers, raw))
         return
+    bodies.check_name(model)
     if bodies.may_repeat(raw, (b'"model"',)):
         refuse_repeated_model(raw)
     found = runtime.catalog.find(model, caller.name, None)

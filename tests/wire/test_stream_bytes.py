@@ -80,7 +80,7 @@ async def test_usage_beside_choices_is_noted_and_stays(proxy: Proxy, upstream: S
 
 
 async def test_other_stream_options_of_the_client_stay(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    body = b'{"model":"gpt-4o","stream":true,"stream_options":{"include_obfuscation": false} ,"messages":[{"role":"user","content":"x"}]}'
+    body = chat(stream=True, stream_options={"include_obfuscation": False})
     upstream.then(sse_answer([DONE]))
     await post(proxy, body)
     assert upstream.received[0].json["stream_options"] == {
