@@ -12,7 +12,8 @@ from yarl import URL
 
 from backends.base import Readiness, Timeouts, UpstreamRequest
 from backends.errors import BackendError, BadReply, Uncountable
-from backends.http import HttpBackend, HttpOptions, read_all
+from backends.http import HttpBackend, HttpOptions
+from backends.http_reply import read_all
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
@@ -17,14 +16,9 @@ from yarl import URL
 
 from backends import headers as rules
 from backends.base import Auth, Headers, Readiness, RefusedList, Timeouts, UpstreamRequest
-from backends.errors import (
-    BackendError,
-    BadReply,
-    ClientBodyFailed,
-    ConnectFailed,
-    Interrupted,
-    TimedOut,
-)
+from backends.errors import BadReply, ClientBodyFailed, ConnectFailed, Interrupted, TimedOut
+from backends.http_errors import mapped
+from backends.http_reply import HttpReply, HttpSocket, read_all
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -141,7 +135,7 @@ class HttpBackend:
         started = loop.time()
         head_s, timer = _head_limit(timeouts)
         try:
-            with _mapped(self.name):
+            with mapped(self.name):
                 async with asyncio.timeout(head_s):
                     response = await session.request(
                         request.method,
@@ -186,7 +180,7 @@ class HttpBackend:
         options = self._options
         fields = self._fields(request)
         try:
-            with _mapped(self.name):
+            with mapped(self.name):
                 async with asyncio.timeout(options.timeouts.ttft_s):
                     socket = await self._session(pooled=True).ws_connect(
                         self.url(request.path),
@@ -226,144 +220,6 @@ class HttpBackend:
                 await session.close()
 
 
-class HttpReply:
-    """Implements `backends.base.Reply` over an aiohttp response."""
-
-    __slots__ = (
-        "_backend",
-        "_first",
-        "_handle",
-        "_loop",
-        "_response",
-        "_started",
-        "_timeouts",
-        "_waiting_since",
-    )
-
-    def __init__(
-        self, response: aiohttp.ClientResponse, timeouts: Timeouts, started: float, backend: str
-    ) -> None:
-        self._response = response
-        self._timeouts = timeouts
-        self._started = started
-        self._backend = backend
-        self._loop = asyncio.get_running_loop()
-        self._first = True
-        self._waiting_since: float | None = None
-        self._handle: asyncio.TimerHandle | None = None
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def reason(self) -> str:
-        return self._response.reason or ""
-
-    @property
-    def headers(self) -> Headers:
-        return rules.to_client(
-            [
-                (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
-                for name, value in self._response.raw_headers
-            ]
-        )
-
-    async def read_some(self) -> bytes:
-        self._waiting_since = self._loop.time()
-        if self._handle is None:
-            self._arm()
-        try:
-            with _mapped(self._backend):
-                data = await self._response.content.readany()
-        finally:
-            self._waiting_since = None
-        if self._first:
-            self._first = False
-            self._disarm()  # idle_s may end earlier than ttft_s would have
-        return data
-
-    def _disarm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def close(self) -> None:
-        self._disarm()
-        if self._response.content.at_eof() and self._response.content.exception() is None:
-            self._response.release()
-        else:
-            self._response.close()
-
-    def _deadline(self) -> tuple[float | None, str, float]:
-        """When the present wait becomes too long, by which timer, and that timer's seconds."""
-        limits = self._timeouts
-        found: tuple[float | None, str, float] = (None, "", 0.0)
-        if self._first and limits.ttft_s is not None:
-            found = (self._started + limits.ttft_s, "ttft_s", limits.ttft_s)
-        elif not self._first and limits.idle_s is not None and self._waiting_since is not None:
-            found = (self._waiting_since + limits.idle_s, "idle_s", limits.idle_s)
-        if limits.total_s is not None and (found[0] is None or self._started + limits.total_s < found[0]):
-            found = (self._started + limits.total_s, "total_s", limits.total_s)
-        return found
-
-    def _arm(self) -> None:
-        """One timer for the whole body: it looks again when it fires, so a read costs no timer."""
-        at, _, _ = self._deadline()
-        if at is None:
-            # Nothing runs now; after the first byte, or while the client is slow, idle_s may.
-            if self._timeouts.idle_s is None:
-                return
-            at = self._loop.time() + self._timeouts.idle_s
-        self._handle = self._loop.call_at(at, self._look)
-
-    def _look(self) -> None:
-        at, timer, limit_s = self._deadline()
-        if self._waiting_since is not None and at is not None and self._loop.time() >= at:
-            self._response.content.set_exception(TimedOut(timer, limit_s, self._backend))
-            self._response.close()
-            return
-        self._handle = None
-        if at is not None and self._loop.time() >= at:
-            # The client is slow, not the upstream; look again when a read has waited its time.
-            self._handle = self._loop.call_later(self._timeouts.idle_s or 1.0, self._look)
-            return
-        self._arm()
-
-
-class HttpSocket:
-    """Implements `backends.base.Socket` over aiohttp's WebSocket client."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, backend: str) -> None:
-        self._socket = socket
-        self._backend = backend
-
-    @property
-    def protocol(self) -> str | None:
-        return self._socket.protocol
-
-    @property
-    def close_code(self) -> int | None:
-        return self._socket.close_code
-
-    async def receive(self) -> str | bytes | None:
-        with _mapped(self._backend):
-            message = await self._socket.receive()
-        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            return cast("str | bytes", message.data)
-        return None
-
-    async def send(self, message: str | bytes) -> None:
-        with _mapped(self._backend):
-            if isinstance(message, str):
-                await self._socket.send_str(message)
-            else:
-                await self._socket.send_bytes(message)
-
-    async def close(self, code: int = 1000, reason: bytes = b"") -> None:
-        await self._socket.close(code=code, message=reason)
-
-
 async def _slices(body: bytes) -> AsyncIterator[bytes]:
     """A large body in writes that a slow upstream can hold back, so that it is not copied whole at once."""
     for start in range(0, len(body), _WRITE_BYTES):
@@ -395,46 +251,8 @@ class _Upload:
         return self.error
 
 
-async def read_all(reply: HttpReply, max_bytes: int) -> bytes:
-    """The whole body. Raises BadReply when it is longer than `max_bytes`."""
-    parts: list[bytes] = []
-    size = 0
-    while part := await reply.read_some():
-        size += len(part)
-        if size > max_bytes:
-            raise BadReply(f"the upstream's answer is longer than {max_bytes} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
 def _head_limit(timeouts: Timeouts) -> tuple[float | None, str]:
     """The wait for the head of a reply is a part of the wait for its first byte, and of the total."""
     if timeouts.total_s is not None and (timeouts.ttft_s is None or timeouts.total_s < timeouts.ttft_s):
         return timeouts.total_s, "total_s"
     return timeouts.ttft_s, "ttft_s"
-
-
-@contextmanager
-def _mapped(backend: str) -> Iterator[None]:
-    """aiohttp's errors become ours here. Messages name the backend, never an address or a header."""
-    try:
-        yield
-    except BackendError:
-        raise
-    except aiohttp.ConnectionTimeoutError:
-        raise ConnectFailed(f"backend {backend!r} did not take the connection in time") from None
-    except aiohttp.ClientConnectorError as error:
-        cause = error.os_error
-        raise ConnectFailed(f"backend {backend!r} cannot be reached: {cause.strerror or cause}") from None
-    except aiohttp.WSServerHandshakeError as error:
-        raise BadReply(f"backend {backend!r} refused the WebSocket with status {error.status}") from None
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError):
-        raise Interrupted(f"backend {backend!r} closed the connection") from None
-    except aiohttp.ClientResponseError:
-        raise BadReply(f"backend {backend!r} answered with something that is not HTTP") from None
-    except aiohttp.ClientError as error:
-        raise Interrupted(f"backend {backend!r}: {type(error).__name__}") from None
-    except OSError as error:
-        if isinstance(error, TimeoutError):
-            raise
-        raise Interrupted(f"backend {backend!r}: {error.strerror or type(error).__name__}") from None

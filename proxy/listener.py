@@ -101,7 +101,14 @@ class Listener:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A listening socket that worker processes can inherit. Raises OSError."""
+    """A listening socket that worker processes can inherit. Raises OSError that names the address."""
+    try:
+        return _open_socket(host, port)
+    except OSError as error:
+        raise OSError(error.errno, f"{host} port {port}: {error.strerror or error}") from None
+
+
+def _open_socket(host: str, port: int) -> socket.socket:
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, proto, _, address = infos[0]
     sock = socket.socket(family, kind, proto)

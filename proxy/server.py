@@ -24,7 +24,7 @@ from proxy.config_source import Source
 from proxy.engines import Engines
 from proxy.listener import Listener, open_socket
 from proxy.telemetry.snapshot import Snapshot
-from proxy.worker import Worker
+from proxy.worker import Worker, tls_context
 from proxy.worker_process import WorkerFailed, WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -152,10 +152,14 @@ async def run(
     on_progress: Callable[[str], None] = lambda _: None,
     signals: bool = True,
 ) -> int:
-    """Serve until a signal or `Running.stop`. Returns the exit code. Raises ConfigError, EngineError, OSError."""
+    """Serve until a signal or `Running.stop`. Returns the exit code.
+
+    Raises ConfigError, EngineFailed, WorkerFailed, OSError.
+    """
     text = source.text()
     settings = source.parse(text)
     log.configure(settings.log.level, settings.log.format)
+    tls_context(settings.server)  # what is wrong with it is told before anything is started
     raise_open_files()
     sock = open_socket(settings.server.host, settings.server.port)
     engines = Engines(settings)

@@ -89,10 +89,15 @@ class Worker:
 
 
 def tls_context(server: Server) -> ssl.SSLContext | None:
+    """Raises ConfigError when the certificate or its key cannot be loaded."""
     if server.tls is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(server.tls.cert, server.tls.key)
+    try:
+        context.load_cert_chain(server.tls.cert, server.tls.key)
+    except OSError as error:
+        problem = f"cannot be loaded: {error.strerror or type(error).__name__}"
+        raise ConfigError([("server.tls", problem)]) from None
     return context
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.app import needed_encodings
 from proxy.cli.terminal import Style, problem_lines
-from proxy.config import Config
+from proxy.config import Config, ConfigError
 from proxy.config_checks import warnings
 from proxy.config_source import Source
 from proxy.engines import EngineFailed, embedded_installed, weights_of
@@ -58,8 +58,8 @@ def surroundings(settings: Config) -> list[tuple[str, str]]:
     if settings.server.tls is not None:
         try:
             tls_context(settings.server)
-        except OSError as error:
-            problems.append(("server.tls", f"cannot be loaded: {error.strerror or type(error).__name__}"))
+        except ConfigError as error:
+            problems += error.problems
     for i, backend in enumerate(settings.backends):
         if backend.kind == "embedded":
             try:

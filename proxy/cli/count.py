@@ -10,15 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from proxy import app
 from proxy.cli.terminal import Style, table
 from proxy.config import Config
 from proxy.config_source import Source
+from proxy.dialects import body as bodies
 from proxy.dialects import chat
 from proxy.engines import EngineFailed, Engines, embedded_installed
-from proxy.errors import ProxyError
+from proxy.errors import InvalidRequest, ProxyError
 from proxy.exchange import ANONYMOUS, Exchange
 from proxy.handlers.explain import explain
 from proxy.stages.identify import limit
@@ -73,14 +72,16 @@ def as_prompt(raw: bytes, model: str | None) -> chat.ChatPrompt:
     Raises InvalidRequest.
     """
     try:
-        fields = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        fields = None
-    if not (isinstance(fields, dict) and "messages" in fields):
+        fields = bodies.parse(raw)
+    except InvalidRequest:
+        fields = {}
+    if "messages" not in fields:
         fields = {"messages": [{"role": "user", "content": raw.decode("utf-8", "replace")}]}
-        raw = orjson.dumps(fields)
+        raw = json.dumps(fields).encode()
     if model is not None:
-        raw = orjson.dumps({**fields, "model": model})
+        raw = json.dumps({**fields, "model": model}).encode()
+    elif "model" not in fields:
+        raise InvalidRequest("no model is named: say which with --model")
     return chat.parse(raw)
 
 

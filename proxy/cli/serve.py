@@ -15,6 +15,7 @@ from proxy.config import Config
 from proxy.config_checks import warnings
 from proxy.config_source import Source
 from proxy.engines import EngineFailed, embedded_installed
+from proxy.worker_process import WorkerFailed
 
 
 def add(commands: Any) -> None:
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         return uvloop.run(server.run(source, on_ready=ready, on_progress=progress.show))
-    except EngineFailed as error:
+    except (EngineFailed, WorkerFailed) as error:
         progress.clear()
         print(f"{Style(sys.stderr).bad('error')} {error}", file=sys.stderr)
         return 1
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         # The address was read from a valid config, so what fails is the binding of it.
         print(
             f"{Style(sys.stderr).bad('error')} cannot listen: {error.strerror or error} "
-            f"(choose another with --port or --host)",
+            f"(choose another with --port or --host, and for metrics with admin.port)",
             file=sys.stderr,
         )
         return 1

@@ -43,7 +43,7 @@ async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any
         else {"status": refusal.http_status, "code": refusal.error_code, "message": refusal.message},
     }
     if hasattr(attempt, "counts"):
-        weights = await model.counter.weigh(prompt.fields)
+        weights = await model.counter.weigh(prompt.fields, turns.spans(turns.layout(prompt.messages)))
         out["tokens"] = attempt.counts.tokens
         out["complete"] = attempt.counts.complete
         out["exact"] = attempt.counts.exact

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Sequence
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from backends.base import Headers
 from proxy.config import Network
@@ -74,11 +74,23 @@ class BodyStalled(InvalidRequest):
     code = "request_timeout"
 
 
+async def invite(request: web.BaseRequest) -> None:
+    """Answer `Expect: 100-continue`: the client holds its body back until then (RFC 9110 section 10.1.1).
+
+    Called when the body is wanted, so that what is refused before is never sent.
+    """
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # No part of the answer proper.
+        request.writer.output_size = 0
+
+
 async def read_body(request: web.BaseRequest, max_bytes: int, idle_s: float) -> bytes:
     """The whole body. Raises TooLarge before more than `max_bytes` are held, BodyStalled after a pause."""
     declared = request.content_length
     if declared is not None and declared > max_bytes:
         raise TooLarge(f"the body has {declared} bytes, more than the limit of {max_bytes}")
+    await invite(request)
     content = request.content
     parts: list[bytes] = []
     size = 0

@@ -12,6 +12,7 @@ from backends.base import Backend, Reply, Socket, UpstreamRequest
 from backends.errors import BackendError
 from proxy.errors import NotAllowed, NotFound, TooLarge
 from proxy.handlers.call import Call
+from proxy.handlers.incoming import invite
 
 
 async def handle(call: Call) -> None:
@@ -70,6 +71,7 @@ async def _copy(call: Call, backend: Backend, reply: Reply) -> None:
 
 async def _upload(request: web.BaseRequest, max_bytes: int) -> AsyncIterator[bytes]:
     """The client's body as it comes; never held whole."""
+    await invite(request)
     size = 0
     async for chunk in request.content.iter_any():
         size += len(chunk)

@@ -83,3 +83,8 @@ def _kind(role: object, message: Mapping[str, Any]) -> Kind:
         return "assistant"
     # A run of results that has a message before it never gets here: it was taken with that message.
     return "orphans" if role in RESULTS else "other"
+
+
+def spans(plan: Layout) -> list[tuple[int, int]]:
+    """Index ranges of what stays together, over all messages: those of the head one by one, then the units."""
+    return [(i, i + 1) for i in range(plan.head)] + [(unit.start, unit.end) for unit in plan.units]

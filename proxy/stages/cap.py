@@ -49,6 +49,9 @@ def ceiling(
         if value is None:
             return MaxTokens(None, None)
         value = min(v for v in (value, top, room) if v is not None)
+        if value < 1:
+            # Over the window, and sent on all the same (strategy keep): the upstream's own error is the answer.
+            return MaxTokens(None, None)
         return MaxTokens(value, "max_completion_tokens" if reasoning else "max_tokens", changed=True)
     value = min(v for v in (asked, top, room) if v is not None)
     if value == asked:

@@ -15,9 +15,10 @@ class Shape:
             it.shaped = Shaped(it.counts)
             return
         messages, counter = it.prompt.messages, model.counter
+        layout = turns.layout(messages)
         cuts = plan.cuts(
-            turns.layout(messages),
-            await counter.weigh(it.prompt.fields),
+            layout,
+            await counter.weigh(it.prompt.fields, turns.spans(layout)),
             plan.quantum(budget, model.context.low_water),
         )
         search = plan.search(cuts, it.counts.tokens, budget)

@@ -32,10 +32,11 @@ class Counter(Protocol):
         """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
         ...
 
-    async def weigh(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """Tokens of each message of `body["messages"]`, rendered on its own as an old turn.
+    async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
+        """Tokens of each message of `body["messages"]`, its unit rendered on its own as an old turn.
 
-        A weight depends on the message's unit and the model only, never on its neighbours, the tools or
-        the request's options: the grid of cuts is laid over these.
+        `units`: the messages that stay together, as index ranges over all of them. What belongs to a unit as
+        a whole may stand at any of its messages. A weight depends on the unit and the model only, never on
+        its neighbours, the tools or the request's options: the grid of cuts is laid over these.
         """
         ...

@@ -88,8 +88,8 @@ class LocalCounter:
             return await self._pool.run(self._finish, found, limit)
         return self._finish(found, limit)
 
-    async def weigh(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """Tokens of each message, rendered on its own as an old turn."""
+    async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]] = ()) -> Sequence[int]:
+        """Tokens of each message, rendered on its own as an old turn. The rules find the units themselves."""
         given = body.get("messages")
         messages = given if isinstance(given, list) else []
         if not is_small(messages):

@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from backends.errors import Uncountable
-from proxy.history.turns import layout
 from proxy.tokens.counts import Counts
 
 _MAX_REMEMBERED = 20_000
@@ -45,21 +44,25 @@ class OracleCounter:
             return Counts(await self._ask(body))
         except Uncountable:
             # A role or a shape that its template does not take: the upstream will say so itself.
-            total = sum([await self._oracle.text_tokens(text) for text in _texts(body["messages"])])
+            total = await self._text_tokens(body["messages"])
             return Counts(total, unsure=("the upstream's template does not take these messages",))
 
-    async def weigh(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """A unit's weight is what it adds to a bare conversation; it stands at the unit's first message."""
+    async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
+        """What a unit adds to a bare conversation; it stands at the unit's first message."""
         messages = body["messages"]
-        plan = layout(messages)
         bare = await self._ask({"messages": [_BARE]})
         weights = [0] * len(messages)
-        for i in range(plan.head):
-            weights[i] = max(0, await self._ask({"messages": [messages[i]]}) - bare)
-        for unit in plan.units:
-            whole = await self._ask({"messages": [_BARE, *messages[unit.start : unit.end]]})
-            weights[unit.start] = max(0, whole - bare)
+        for start, end in units:
+            unit = messages[start:end]
+            try:
+                weights[start] = max(0, await self._ask({"messages": [_BARE, *unit]}) - bare)
+            except Uncountable:
+                # A template that does not take it alone (one that wants roles to alternate, say).
+                weights[start] = await self._text_tokens(unit)
         return weights
+
+    async def _text_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return sum([await self._oracle.text_tokens(text) for text in _texts(messages)])
 
     async def _ask(self, body: Mapping[str, Any]) -> int:
         key = hashlib.blake2b(_bytes(body), key=self._key, digest_size=16).digest()

@@ -16,7 +16,7 @@ import pytest
 
 from backends.child import Child, ChildError
 from backends.lifeline import PARENT_PID, watched
-from tests.unit.backends.test_child import SERVES, WITH_GRANDCHILD, gone, is_gone, spec
+from tests.unit.backends.test_child import WITH_GRANDCHILD, gone, is_gone, spec
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,36 @@
+"""aiohttp's errors become ours here, where an upstream is read, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+
+from backends.errors import BackendError, BadReply, ConnectFailed, Interrupted
+
+
+@contextmanager
+def mapped(backend: str) -> Iterator[None]:
+    """Messages name the backend, never an address or a header."""
+    try:
+        yield
+    except BackendError:
+        raise
+    except aiohttp.ConnectionTimeoutError:
+        raise ConnectFailed(f"backend {backend!r} did not take the connection in time") from None
+    except aiohttp.ClientConnectorError as error:
+        cause = error.os_error
+        raise ConnectFailed(f"backend {backend!r} cannot be reached: {cause.strerror or cause}") from None
+    except aiohttp.WSServerHandshakeError as error:
+        raise BadReply(f"backend {backend!r} refused the WebSocket with status {error.status}") from None
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError):
+        raise Interrupted(f"backend {backend!r} closed the connection") from None
+    except aiohttp.ClientResponseError:
+        raise BadReply(f"backend {backend!r} answered with something that is not HTTP") from None
+    except aiohttp.ClientError as error:
+        raise Interrupted(f"backend {backend!r}: {type(error).__name__}") from None
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            raise
+        raise Interrupted(f"backend {backend!r}: {error.strerror or type(error).__name__}") from None

@@ -1,0 +1,92 @@
+"""The completion's cap: the smallest of what was asked, the ceiling, and the room that is left."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config import Cap
+from proxy.exchange import MaxTokens
+from proxy.stages.cap import ceiling, minimum
+
+OURS = Cap(
+    default_tokens=100,
+    max_tokens=500,
+    min_tokens=10,
+    reasoning_default_tokens=1000,
+    reasoning_max_tokens=5000,
+    reasoning_min_tokens=200,
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cap", "room", "expected"),
+    [
+        # Nothing configured: nothing is put in, and what was asked stays.
+        (None, Cap(), None, MaxTokens(None, None)),
+        (None, Cap(), 10, MaxTokens(None, None)),
+        (7, Cap(), None, MaxTokens(7, "max_tokens")),
+        (7, Cap(), 7, MaxTokens(7, "max_tokens")),
+        (7, Cap(), 6, MaxTokens(6, "max_tokens", "room", changed=True)),
+        # A ceiling.
+        (7, Cap(max_tokens=7), None, MaxTokens(7, "max_tokens")),
+        (8, Cap(max_tokens=7), None, MaxTokens(7, "max_tokens", "ceiling", changed=True)),
+        (8, Cap(max_tokens=7), 6, MaxTokens(6, "max_tokens", "room", changed=True)),
+        (8, Cap(max_tokens=7), 9, MaxTokens(7, "max_tokens", "ceiling", changed=True)),
+        # Nothing asked: the default, or the ceiling, within the room.
+        (None, Cap(max_tokens=7), None, MaxTokens(7, "max_tokens", changed=True)),
+        (None, Cap(default_tokens=5), None, MaxTokens(5, "max_tokens", changed=True)),
+        (None, Cap(default_tokens=5, max_tokens=7), None, MaxTokens(5, "max_tokens", changed=True)),
+        (None, Cap(default_tokens=9, max_tokens=7), None, MaxTokens(7, "max_tokens", changed=True)),
+        (None, Cap(default_tokens=9), 3, MaxTokens(3, "max_tokens", changed=True)),
+        # No room at all, and sent on all the same: no cap that an upstream would find absurd.
+        (None, Cap(default_tokens=9), 0, MaxTokens(None, None)),
+        (None, Cap(max_tokens=9), -50, MaxTokens(None, None)),
+    ],
+)
+def test_ceiling(asked: int | None, cap: Cap, room: int | None, expected: MaxTokens) -> None:
+    field = "max_tokens" if asked is not None else None
+    assert ceiling(asked, field, cap, room, reasoning=False) == expected
+
+
+def test_reasoning_models_have_keys_of_their_own() -> None:
+    assert ceiling(None, None, OURS, None, reasoning=False).value == 100
+    assert ceiling(None, None, OURS, None, reasoning=True) == MaxTokens(
+        1000, "max_completion_tokens", changed=True
+    )
+    assert ceiling(9000, "max_completion_tokens", OURS, None, reasoning=True).value == 5000
+    assert (minimum(OURS, reasoning=False), minimum(OURS, reasoning=True)) == (10, 200)
+    # Without them, the general ones.
+    assert ceiling(None, None, Cap(default_tokens=3), None, reasoning=True).value == 3
+    assert minimum(Cap(min_tokens=3), reasoning=True) == 3
+    assert minimum(Cap(), reasoning=True) == 1
+
+
+def test_the_client_keeps_its_field() -> None:
+    found = ceiling(9, "max_completion_tokens", Cap(max_tokens=5), None, reasoning=False)
+    assert found == MaxTokens(5, "max_completion_tokens", "ceiling", changed=True)
+    assert ceiling(9, "max_tokens", Cap(max_tokens=5), None, reasoning=True).field == "max_tokens"
+
+
+numbers = st.none() | st.integers(1, 50)
+
+
+@given(numbers, numbers, numbers, st.none() | st.integers(1, 50), st.booleans())
+def test_never_above_anything(
+    asked: int | None, default: int | None, top: int | None, room: int | None, reasoning: bool
+) -> None:
+    found = ceiling(
+        asked,
+        "max_tokens" if asked else None,
+        Cap(default_tokens=default, max_tokens=top),
+        room,
+        reasoning=reasoning,
+    )
+    given_ = [value for value in (asked, top, room) if value is not None]
+    if found.value is None:
+        assert asked is default is top is None
+    else:
+        assert 1 <= found.value <= min(given_, default=found.value)
+    assert found.changed == (found.value != asked)
+    assert bool(found.clamped) == (asked is not None and found.value != asked)
