@@ -62,7 +62,7 @@ def _end_group() -> NoReturn:
 
 
 def _watch(argv: Sequence[str]) -> int:
-    parent = int(os.environ.get(PARENT_PID, os.getppid()))
+    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
         # Sent to the group by a parent that lives: the program decides what it does, and we wait for it.

@@ -71,12 +71,10 @@ def run(options: argparse.Namespace) -> int:
 def banner(running: server.Running, style: Style, embedded: bool) -> str:
     settings = running.settings
     scheme = "https" if settings.server.tls else "http"
-    host = settings.server.host
-    shown = f"[{host}]" if ":" in host else "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 (read, not bound)
-    base = f"{scheme}://{shown}:{running.port}"
+    base = f"{scheme}://{_reachable(settings.server.host)}:{running.port}"
     lines = [f"{style.bold('chatfuse')} {__version__} is ready", f"  listening  {base}"]
     if running.admin_port is not None:
-        lines.append(f"  metrics    http://{settings.admin.host}:{running.admin_port}/metrics")
+        lines.append(f"  metrics    http://{_reachable(settings.admin.host)}:{running.admin_port}/metrics")
     for i, model in enumerate(model_lines(settings)):
         lines.append(f"  {'models' if i == 0 else '':<9}  {model}")
     change = style.good(f'base_url = "{base}/v1"')
@@ -89,6 +87,12 @@ def banner(running: server.Running, style: Style, embedded: bool) -> str:
         )
     lines += [f"  {style.warn('warning')}    {key}: {advice}" for key, advice in warnings(settings)]
     return "\n".join(lines)
+
+
+def _reachable(host: str) -> str:
+    """A host to listen on, as one to connect to stands in a URL."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
+    return f"[{host}]" if ":" in host else host
 
 
 def model_lines(settings: Config) -> list[str]:

@@ -298,9 +298,10 @@ async def test_a_grandchild_that_left_the_group_does_not_hold_up_the_end() -> No
     child = Child(spec(program))
     grandchild = (await child.start()).facts["grandchild"]
     try:
-        async with asyncio.timeout(30):
-            await child.stop()
-        assert child.state is State.STOPPED
+        started = time.monotonic()
+        await child.stop()
+        # Not after the ten seconds that a process has to end when it is killed.
+        assert time.monotonic() - started < 8
     finally:
         os.kill(grandchild, signal.SIGKILL)
 
