@@ -60,7 +60,7 @@ class ChatPrompt:
 def parse(raw: bytes) -> ChatPrompt:
     """Raises InvalidJson or InvalidRequest, naming the place."""
     fields = bodies.parse(raw)
-    if bodies.may_repeat(raw, _ENFORCED):
+    if bodies.may_repeat(raw, fields, _ENFORCED):
         _refuse_repeated(raw)
     model = fields.get("model")
     if not isinstance(model, str) or not model:

@@ -32,7 +32,7 @@ async def handle(call: Call) -> None:
         await passthrough.relay(call, backend, UpstreamRequest("POST", call.path, call.headers, raw))
         return
     bodies.check_name(model)
-    if bodies.may_repeat(raw, (b'"model"',)):
+    if bodies.may_repeat(raw, fields or {}, (b'"model"',)):
         refuse_repeated_model(raw)
     found = runtime.catalog.find(model, caller.name, None)
     if not found:

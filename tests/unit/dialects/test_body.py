@@ -161,15 +161,17 @@ def test_decoding_and_encoding_again_gives_the_same_bytes(text: str) -> None:
         (b'{"model":1}', False),
         (b'{"model":1,"model":2}', True),
         (b'{"model":1,"x":"\\"model\\""}', False),
-        (b'{"model":1,"x":{"model":2}}', True),
+        (b'{"model":1,"x":{"model":2}}', False),
         (b'{"model":1,"mod\\u0065l":2}', True),
-        (b'{"model":1,"mod\\u0065L":2}', True),
+        (b'{"model":1,"mod\\u0065L":2}', False),
+        (b'{"model":"a","model":"b","x":"\\u0022\\u0022\\u0022\\u0022"}', True),
+        (b'{"model":"a","model":"b","x":"\\ud83d"}', True),
         (b'{"model":1,"x":"caf\\u00e9"}', False),
         (b'{"model":1,"x":"\\u2028\\ud83d\\u000a"}', False),
     ],
 )
 def test_a_repeated_key_is_never_missed(raw: bytes, may: bool) -> None:
-    assert body.may_repeat(raw, (b'"model"',)) is may
+    assert body.may_repeat(raw, json.loads(raw), (b'"model"',)) is may
 
 
 # --- codings ---
