@@ -334,10 +334,18 @@ class Child:
     async def _launch(self) -> _Life:
         spec, loop = self._spec, asyncio.get_running_loop()
         env = {**(os.environ if spec.env is None else spec.env), PARENT_PID: str(os.getpid())}
-        try:
-            _, life = await loop.subprocess_exec(
+        launching = asyncio.ensure_future(
+            loop.subprocess_exec(
                 lambda: _Life(spec.read_line, self._progressed), *spec.argv, env=env, start_new_session=True
             )
+        )
+        try:
+            _, life = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            # Stopped at this very moment: it runs all the same, and `stop` must know of it to end it.
+            with contextlib.suppress(OSError):
+                _, self._life = await launching
+            raise
         except OSError as error:
             reason = error.strerror or error
             raise ChildError(f"{spec.name} could not be started: {spec.argv[0]}: {reason}") from None

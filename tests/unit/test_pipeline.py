@@ -199,7 +199,7 @@ async def test_the_tables_say_what_stages_read_and_set() -> None:
             if await seen.run(runtime.admission, exchange):
                 for model in exchange.candidates:
                     await seen.run(runtime.fitting, exchange.attempt(model))
-        stages = [*runtime.admission.stages, *runtime.fitting.stages]
+        stages: list[Stage[Any]] = [*runtime.admission.stages, *runtime.fitting.stages]
     # Every kind of refusal has happened, so every branch was taken.
     assert seen.refused_by == {"parse", "identify", "fuse", "shape", "cap"}
     assert {each.name: seen.reads[each.name] for each in stages} == {each.name: each.needs for each in stages}

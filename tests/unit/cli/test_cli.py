@@ -14,6 +14,7 @@ from proxy.cli.count import as_prompt, report
 from proxy.cli.serve import banner, environment, model_lines
 from proxy.cli.terminal import ProgressLine, Style, problem_lines, table
 from proxy.errors import InvalidRequest
+from proxy.telemetry.snapshot import Snapshot
 
 
 class Terminal(io.StringIO):
@@ -177,8 +178,8 @@ class NoCrew:
 
     async def start(self) -> None: ...
     async def apply(self, settings: config.Config, text: str) -> None: ...
-    async def snapshot(self) -> server.Snapshot:
-        return server.Snapshot()
+    async def snapshot(self) -> Snapshot:
+        return Snapshot()
 
     async def stop(self, drain_s: float) -> bool:
         return True

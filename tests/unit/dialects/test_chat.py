@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -377,7 +378,7 @@ def test_an_edit_leaves_every_other_byte_as_it_was(
     assert out == before + "{" + inserted + ",".join(expected) + "}" + after
 
 
-def kept_elements(array: str, kept: list[int]) -> str:
+def kept_elements(array: str, kept: Sequence[int]) -> str:
     found = spans.scan_array(array, 0)
     out = array[: found[0][0]]
     for n, index in enumerate(kept):

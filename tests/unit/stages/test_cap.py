@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import Cap
+from proxy.dialects.chat import CapField
 from proxy.exchange import MaxTokens
 from proxy.stages.cap import ceiling, minimum
 
@@ -46,7 +47,7 @@ OURS = Cap(
     ],
 )
 def test_ceiling(asked: int | None, cap: Cap, room: int | None, expected: MaxTokens) -> None:
-    field = "max_tokens" if asked is not None else None
+    field: CapField | None = "max_tokens" if asked is not None else None
     assert ceiling(asked, field, cap, room, reasoning=False) == expected
 
 
