@@ -312,6 +312,12 @@ class Child:
                 self.restarts += 1
                 self._become(State.STARTING)
                 life = await self._relaunch()
+        except asyncio.CancelledError:
+            if self.state is not State.STOPPING and self._life is not None:
+                # Not by `stop`: the event loop is being closed, and uvloop's waits for its processes.
+                await self._life.end(0)
+                self._become(State.STOPPED)
+            raise
         except ChildError as error:
             self.last_error = str(error)
             self._become(State.FAILED)

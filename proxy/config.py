@@ -64,7 +64,16 @@ def _secret(value: object, info: ValidationInfo) -> object:
 
 Secret: TypeAlias = Annotated[SecretStr, BeforeValidator(_secret)]
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-Tokens: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+def _no_flag(value: object) -> object:
+    """`true` is no number, though Python would take it for 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Tokens: TypeAlias = Annotated[int, BeforeValidator(_no_flag), Field(ge=1)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
 Strategy: TypeAlias = Literal["keep", "trim"]

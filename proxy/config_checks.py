@@ -14,7 +14,19 @@ ENCODINGS = ("o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_ed
 
 def cross_check(config: Config) -> list[tuple[str, str]]:
     """(key, problem) for everything that makes this config impossible to serve, or unsafe."""
-    return [*_names(config), *_models(config), *_callers(config), *_listeners(config)]
+    return [*_names(config), *_models(config), *_callers(config), *_listeners(config), *_routes(config)]
+
+
+COUNTED_ROUTES = ("/v1/chat/completions",)
+"""Paths whose prompts are counted; elsewhere a fuse would do nothing."""
+
+
+def _routes(config: Config) -> list[tuple[str, str]]:
+    return [
+        (f'fuse.routes."{route}"', f"is not counted; the fuse works on {', '.join(COUNTED_ROUTES)}")
+        for route in config.fuse.routes
+        if route not in COUNTED_ROUTES
+    ]
 
 
 def is_loopback(host: str) -> bool:

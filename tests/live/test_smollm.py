@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -12,7 +11,10 @@ from typing import Any
 import aiohttp
 import openai
 import psutil
+import pytest
 
+from backends.engine_llama import find_weights
+from proxy.engines import EngineFailed
 from tests import proxy_fixture
 from tests.conftest import StartProxy
 from tests.live.conftest import ADMIN
@@ -216,8 +218,6 @@ async def test_the_fuse_refuses_a_long_prompt_for_the_embedded_model(start_proxy
 async def test_any_other_gguf_file_can_be_named_and_a_bad_one_is_one_clear_error(
     start_proxy: StartProxy, tmp_path: Any
 ) -> None:
-    from backends.engine_llama import find_weights
-
     text = """
 [admin]
 port = 0
@@ -239,11 +239,7 @@ targets = [{{ backend = "mine" }}]
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF but not really" * 100)
     for weights in (bad, tmp_path / "missing.gguf"):
-        try:
+        with pytest.raises(EngineFailed) as failed:
             await proxy_fixture.start(tmp_path, text.format(weights=weights))
-        except Exception as error:
-            assert type(error).__name__ == "EngineFailed"
-            assert json.dumps(str(error))
-            assert "\n" not in str(error)
-        else:
-            raise AssertionError("it started")
+        assert "\n" not in str(failed.value)
+        assert weights.name in str(failed.value)

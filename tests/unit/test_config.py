@@ -56,6 +56,8 @@ def keys(text: str = "", environ: Mapping[str, str] | None = None) -> list[str]:
     ("text", "key"),
     [
         ("[server]\nport = 70000", "server.port"),
+        ("[cap]\nmax_tokens = true", "cap.max_tokens"),
+        ('[fuse.routes."/v1/chat/completion"]\nmax_context_tokens = 5', 'fuse.routes."/v1/chat/completion"'),
         ("[server]\nport = -1", "server.port"),
         ('[server]\nport = "x"', "server.port"),
         ("[server]\nport = 1979-05-27T07:32:00Z", "server.port"),

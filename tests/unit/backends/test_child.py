@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from backends.child import (
     Backoff,
@@ -254,6 +255,18 @@ async def test_a_cancelled_start_leaves_nothing() -> None:
         await starting
     assert child.state is State.STOPPED
     await gone(int(seen.progress[0]))
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_child_that_was_not_stopped_ends_with_the_event_loop(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    child = Child(spec(SERVES))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        pid = runner.run(child.start()).facts["pid"]
+        assert not is_gone(pid)
+    assert is_gone(pid)
+    assert child.state is State.STOPPED
 
 
 async def test_a_child_that_ignores_sigterm_is_killed() -> None:
