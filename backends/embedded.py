@@ -39,7 +39,8 @@ class EmbeddedBackend(HttpBackend):
                 auth="config",
                 key=endpoint.api_key,
                 timeouts=timeouts,
-                keepalive_s=60.0,
+                # llama.cpp closes a connection after a streamed reply without saying so.
+                keepalive_s=0.0,
             )
         )
         self._root_url = endpoint.base_url
@@ -52,17 +53,14 @@ class EmbeddedBackend(HttpBackend):
         return self._window_tokens
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
-        """Tokens as `usage.prompt_tokens` will report them: the prompt rendered, then tokenized."""
-        rendered = (await self._post("/apply-template", body)).get("prompt")
-        if not isinstance(rendered, str):
-            raise BadReply(f"backend {self.name!r} rendered no prompt")
-        return await self._tokens({"content": rendered, "add_special": True, "parse_special": True})
+        """Tokens as `usage.prompt_tokens` will report them: the engine renders and tokenizes the prompt."""
+        tokens = (await self._post("/v1/chat/completions/input_tokens", body)).get("input_tokens")
+        if not isinstance(tokens, int):
+            raise BadReply(f"backend {self.name!r} gave no count")
+        return tokens
 
     async def text_tokens(self, text: str) -> int:
-        return await self._tokens({"content": text})
-
-    async def _tokens(self, question: Mapping[str, Any]) -> int:
-        tokens = (await self._post("/tokenize", question)).get("tokens")
+        tokens = (await self._post("/tokenize", {"content": text})).get("tokens")
         if not isinstance(tokens, list):
             raise BadReply(f"backend {self.name!r} gave no tokens")
         return len(tokens)

@@ -9,7 +9,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ _START_TIMEOUT_S = 120.0
 
 _QUANTIZATION = re.compile(r"[.-](i?q\d\w*|bf16|f16|f32)$")
 _LOG_PREFIX = re.compile(r"^[\d.]+ E\s+")
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _LOAD_ERROR = re.compile(r"error loading model: (.*)")
 
 
@@ -217,11 +218,16 @@ def _spec(options: LlamaOptions, weights: Path, port: int, api_key: str) -> Chil
         # -P: not from the current folder, which may hold anything.
         argv=(sys.executable, "-P", "-m", llama_child.__name__),
         read_line=read_line,
-        env={**os.environ, "PYTHONPATH": _import_path()},
+        env={**_without_secrets(os.environ), "PYTHONPATH": _import_path()},
         first_line=told.line(),
         start_timeout_s=_START_TIMEOUT_S,
         explain=explain,
     )
+
+
+def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The engine needs no key of ours but its own, which comes by stdin."""
+    return {name: value for name, value in environ.items() if not _SECRET_NAME.search(name)}
 
 
 def _import_path() -> str:

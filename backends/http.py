@@ -59,6 +59,7 @@ class HttpOptions:
     timeouts: Timeouts = field(default_factory=Timeouts)
     ask_usage: str = "auto"
     keepalive_s: float = KEEPALIVE_S
+    """How long an idle connection is kept; 0: each request has a connection of its own."""
 
 
 class HttpBackend:
@@ -161,7 +162,7 @@ class HttpBackend:
         if session is None:
             session = aiohttp.ClientSession(
                 connector=_Connector(limit=0, keepalive_timeout=self._options.keepalive_s)
-                if pooled
+                if pooled and self._options.keepalive_s > 0
                 else _Connector(limit=0, force_close=True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._options.timeouts.connect_s),

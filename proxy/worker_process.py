@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -52,6 +53,7 @@ class WorkerProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # not from the current folder, which may hold a package of the same name
                 "-m",
                 "proxy.worker",
                 "--listen-fd",
@@ -59,7 +61,7 @@ class WorkerProcess:
                 "--control-fd",
                 str(theirs.fileno()),
                 pass_fds=(sock.fileno(), theirs.fileno()),
-                env={**os.environ, **source.environ},
+                env={**os.environ, **source.environ, "PYTHONPATH": _import_path()},
                 stdin=asyncio.subprocess.DEVNULL,
             )
         finally:
@@ -127,3 +129,9 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         return await self._process.wait()
+
+
+def _import_path() -> str:
+    """The folder that this package lies in, first: installed or not, a worker runs the same code as we."""
+    ours = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
