@@ -388,6 +388,6 @@ class Child:
         self.state = state
         before, self._changed = self._changed, asyncio.Event()
         before.set()
-        logger.info("%s is %s", self._spec.name, state)
+        logger.debug("%s is %s", self._spec.name, state)
         if self._on_change is not None:
             self._on_change(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from backends.http import HttpBackend, HttpOptions
 from backends.http_reply import read_all
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_HEALTH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +85,16 @@ class EmbeddedBackend(HttpBackend):
     async def readiness(self) -> Readiness:
         """Asked, not guessed: the engine is ours and may be restarting."""
         try:
-            reply = await self.send(UpstreamRequest("GET", "/health", ()))
+            async with asyncio.timeout(_HEALTH_S):
+                reply = await self.send(UpstreamRequest("GET", "/health", ()))
+                try:
+                    await read_all(reply, _MAX_ANSWER_BYTES)
+                finally:
+                    reply.close()
         except BackendError as error:
             return Readiness(False, str(error))
-        try:
-            await read_all(reply, _MAX_ANSWER_BYTES)
-        except BackendError as error:
-            return Readiness(False, str(error))
-        finally:
-            reply.close()
+        except TimeoutError:
+            return Readiness(False, f"the engine did not answer in {_HEALTH_S:g} s")
         return Readiness(reply.status == 200, "" if reply.status == 200 else "the model is being loaded")
 
 

@@ -26,12 +26,14 @@ CREDENTIALS = frozenset(
 """What tells an upstream who asks. The organization and project headers select whose account is billed."""
 
 OURS = "x-chatfuse-"
+REQUEST_ID = "x-request-id"
 _SET_BY_THE_CLIENT_SIDE = frozenset(("host", "content-length", "expect"))
 _WEBSOCKET_HANDSHAKE = frozenset(
     ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol")
 )
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Browsers cannot set headers on a WebSocket, so OpenAI's realtime API takes the key as a subprotocol."""
+_CREDENTIAL_SUBPROTOCOLS = (KEY_SUBPROTOCOL, "openai-organization.", "openai-project.")
 
 
 def connection_options(headers: Headers) -> frozenset[str]:
@@ -70,12 +72,18 @@ def to_upstream(headers: Headers, auth: Auth, key: str | None, drop: frozenset[s
 
 
 def to_client(headers: Headers) -> list[tuple[str, str]]:
-    """The upstream's fields as the client may see them. Our own names are ours alone to set."""
+    """The upstream's fields as the client may see them. Our own names are ours alone to set.
+
+    So is `x-request-id`: one id goes through the answer, the errors and the log.
+    """
     left_out = connection_options(headers)
     return [
         (name, value)
         for name, value in headers
-        if (low := name.lower()) not in HOP_BY_HOP and low not in left_out and not low.startswith(OURS)
+        if (low := name.lower()) not in HOP_BY_HOP
+        and low not in left_out
+        and low != REQUEST_ID
+        and not low.startswith(OURS)
     ]
 
 
@@ -90,7 +98,7 @@ def subprotocols(headers: Headers, auth: Auth, key: str | None) -> list[str]:
     ]
     if auth == "client":
         return offered
-    return [part for part in offered if not part.startswith(KEY_SUBPROTOCOL)]
+    return [part for part in offered if not part.lower().startswith(_CREDENTIAL_SUBPROTOCOLS)]
 
 
 def client_key(headers: Iterable[tuple[str, str]]) -> str | None:

@@ -29,6 +29,9 @@ KEEPALIVE_S = 4.0
 """Idle connections are dropped after this. Below uvicorn's 5 s, so that the upstream is not first."""
 _WRITE_BYTES = 1024 * 1024
 _MAX_MODEL_LIST_BYTES = 16 * 1024 * 1024
+_MAX_REFUSAL_BYTES = 1024 * 1024
+RESEND_WITHIN_S = 2.0
+"""A kept connection that was about to be closed fails at once. One that breaks later may have cost an answer."""
 
 _connection_is_new: ContextVar[list[bool] | None] = ContextVar("connection_is_new", default=None)
 
@@ -46,6 +49,24 @@ class _Connector(aiohttp.TCPConnector):
         if flag is not None:
             flag[0] = True
         return await super()._create_connection(req, traces, timeout)
+
+
+class _HandshakeRefused(Exception):
+    """The upstream's answer to a WebSocket's handshake is no 101."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        super().__init__(f"status {response.status}")
+        self.response = response
+
+
+async def _handshakes_end_here(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """`ws_connect` would follow a redirect, with most of the client's keys, and lose the body of a refusal."""
+    response = await send(request)
+    if hdrs.SEC_WEBSOCKET_KEY in request.headers and response.status != 101:
+        raise _HandshakeRefused(response)
+    return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,7 @@ class HttpBackend:
         self._root = options.base_url.rstrip("/")
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
+        self._closed = False
         self._usage_refused = False
         self._unreachable = ""
 
@@ -113,12 +135,18 @@ class HttpBackend:
 
         is_new = [False]
         _connection_is_new.set(is_new)
+        clock = asyncio.get_running_loop().time
+        sent_at = clock()
         try:
             return await self._attempt(self._session(pooled=True), request, fields, data())
+        except TimedOut:
+            if upload is not None and upload.waits:
+                raise ClientBodyFailed("the client's upload came too slowly") from None
+            raise
         except Interrupted:
             if upload is not None and upload.error is not None:
                 raise upload.blame() from None
-            if is_new[0] or upload is not None:
+            if is_new[0] or upload is not None or clock() - sent_at > RESEND_WITHIN_S:
                 raise
         # A kept connection that the upstream was about to close fails before any byte of a reply.
         # The request is sent once more, on a connection that is certainly fresh.
@@ -151,6 +179,9 @@ class HttpBackend:
         except TimeoutError:
             raise TimedOut(timer, head_s or 0.0, self.name) from None
         self._unreachable = ""
+        if response.status == 101:
+            response.close()
+            raise BadReply(f"backend {self.name!r} switched protocols unasked")
         return HttpReply(response, timeouts, started, self.name)
 
     def _fields(self, request: UpstreamRequest) -> CIMultiDict[str]:
@@ -158,6 +189,8 @@ class HttpBackend:
         return CIMultiDict(rules.to_upstream(request.headers, options.auth, options.key, frozenset()))
 
     def _session(self, *, pooled: bool) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ConnectFailed(f"backend {self.name!r} is closed here")
         session = self._pooled if pooled else self._unpooled
         if session is None:
             session = aiohttp.ClientSession(
@@ -170,7 +203,10 @@ class HttpBackend:
                 skip_auto_headers=_NO_AUTO_HEADERS,
                 max_line_size=_MAX_HEADER_BYTES,
                 max_field_size=_MAX_HEADER_BYTES,
+                middlewares=() if pooled else (_handshakes_end_here,),
             )
+            # aiohttp would send GET, PUT and DELETE again by itself, however late they fail.
+            session._retry_connection = False
             if pooled:
                 self._pooled = session
             else:
@@ -178,12 +214,14 @@ class HttpBackend:
         return session
 
     async def open_socket(self, request: UpstreamRequest, max_message_bytes: int) -> HttpSocket:
+        """Raises RefusedList with the upstream's own answer when it would not switch to WebSocket."""
         options = self._options
         fields = self._fields(request)
+        started = asyncio.get_running_loop().time()
         try:
             with mapped(self.name):
                 async with asyncio.timeout(options.timeouts.ttft_s):
-                    socket = await self._session(pooled=True).ws_connect(
+                    socket = await self._session(pooled=False).ws_connect(
                         self.url(request.path),
                         headers=fields,
                         protocols=rules.subprotocols(request.headers, options.auth, options.key),
@@ -191,6 +229,13 @@ class HttpBackend:
                     )
         except TimeoutError:
             raise TimedOut("ttft_s", options.timeouts.ttft_s or 0.0, self.name) from None
+        except _HandshakeRefused as refused:
+            reply = HttpReply(refused.response, options.timeouts, started, self.name)
+            try:
+                body = await read_all(reply, _MAX_REFUSAL_BYTES)
+            finally:
+                reply.close()
+            raise RefusedList(reply.status, reply.headers, body) from None
         return HttpSocket(socket, self.name)
 
     async def models(self, headers: Headers) -> Sequence[Mapping[str, Any]]:
@@ -212,10 +257,24 @@ class HttpBackend:
             raise BadReply(f"backend {self.name!r} answered /v1/models with something else") from None
 
     async def readiness(self) -> Readiness:
-        """Passive: an upstream counts as ready until the last try to connect to it failed."""
+        """Passive while all is well. After a failed connect it is tried again, by a bare TCP connect: behind a
+        balancer that sends nothing to who is not ready, no request would ever find out that it is back."""
+        if self._unreachable and await self._can_connect():
+            self._unreachable = ""
         return Readiness(not self._unreachable, self._unreachable)
 
+    async def _can_connect(self) -> bool:
+        url = URL(self._root)
+        try:
+            async with asyncio.timeout(min(1.0, self._options.timeouts.connect_s)):
+                _, writer = await asyncio.open_connection(url.host, url.port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
     async def close(self) -> None:
+        self._closed = True
         for session in (self._pooled, self._unpooled):
             if session is not None:
                 await session.close()
@@ -233,11 +292,17 @@ class _Upload:
     def __init__(self, source: AsyncIterable[bytes]) -> None:
         self._source = source
         self.error: Exception | None = None
+        self.waits = False
+        """For the client's next bytes, and not for the upstream to take the last ones."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        self.waits = True
         try:
             async for chunk in self._source:
+                self.waits = False
                 yield chunk
+                self.waits = True
+            self.waits = False
         except Exception as error:
             # aiohttp would report it as a failure to send, and the upstream would be blamed.
             self.error = error

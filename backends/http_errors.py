@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,8 +21,10 @@ def mapped(backend: str) -> Iterator[None]:
     except aiohttp.ConnectionTimeoutError:
         raise ConnectFailed(f"backend {backend!r} did not take the connection in time") from None
     except aiohttp.ClientConnectorError as error:
-        cause = error.os_error
-        raise ConnectFailed(f"backend {backend!r} cannot be reached: {cause.strerror or cause}") from None
+        # Not the error's own text: it holds the address.
+        errno = error.os_error.errno
+        why = os.strerror(errno) if isinstance(errno, int) and errno > 0 else type(error.os_error).__name__
+        raise ConnectFailed(f"backend {backend!r} cannot be reached: {why}") from None
     except aiohttp.WSServerHandshakeError as error:
         raise BadReply(f"backend {backend!r} refused the WebSocket with status {error.status}") from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError):

@@ -106,12 +106,14 @@ class HttpReply:
 
     def _look(self) -> None:
         at, timer, limit_s = self._deadline()
-        if self._waiting_since is not None and at is not None and self._loop.time() >= at:
+        due = at is not None and self._loop.time() >= at
+        # total_s ends it also while a slow client is not read for; the other timers are about the upstream.
+        if due and (self._waiting_since is not None or timer == "total_s"):
             self._response.content.set_exception(TimedOut(timer, limit_s, self._backend))
             self._response.close()
             return
         self._handle = None
-        if at is not None and self._loop.time() >= at:
+        if due:
             # The client is slow, not the upstream; look again when a read has waited its time.
             self._handle = self._loop.call_later(self._timeouts.idle_s or 1.0, self._look)
             return

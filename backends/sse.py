@@ -56,6 +56,11 @@ def _last_boundary(data: bytes) -> int:
     return end
 
 
+def ends_event(block: bytes) -> bool:
+    """Whether the last byte of a block is the end of an event, so that something else may follow."""
+    return not block or block.endswith((b"\n\n", b"\r\r", b"\n\r", b"\r\n\r\n"))
+
+
 def split_events(block: bytes) -> list[bytes]:
     """The events of a block that `Framer.feed` gave out, each with the empty line that ends it."""
     events = []

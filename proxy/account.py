@@ -14,6 +14,9 @@ from proxy.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+DRAINED = "drained"
+"""The message of the cancellation that ends what outlasts a drain."""
+
 
 class Account:
     def __init__(self, metrics: Metrics) -> None:
@@ -24,8 +27,8 @@ class Account:
         """Around a whole exchange: whatever way it ends, it is accounted once."""
         try:
             yield
-        except asyncio.CancelledError:
-            exchange.finish("client_gone")
+        except asyncio.CancelledError as cancelled:
+            exchange.finish("interrupted" if cancelled.args == (DRAINED,) else "client_gone")
             raise
         except FuseTripped:
             exchange.finish("tripped")
@@ -44,7 +47,11 @@ class Account:
             raise
         finally:
             exchange.finish("failed")
-            self._record(exchange)
+            try:
+                self._record(exchange)
+            except Exception:
+                # The client has its answer; a fault in the books must not take it away.
+                log.exception("an exchange could not be accounted", extra={"request_id": exchange.id})
 
     def _record(self, exchange: Exchange) -> None:
         metrics, progress = self._metrics, exchange.progress
@@ -52,6 +59,17 @@ class Account:
             metrics.overhead(name, seconds)
         model = model_label(exchange, metrics)
         metrics.request(model, progress.backend, exchange.outcome)
+        if exchange.outcome != "ok":
+            log.info(
+                "request %s",
+                exchange.outcome,
+                extra={
+                    "request_id": exchange.id,
+                    "model": model,
+                    "backend": progress.backend,
+                    "upstream_status": progress.status or None,
+                },
+            )
         if exchange.attempts:
             self._record_attempt(exchange, exchange.attempts[0], exchange.attempts[-1], model)
         if progress.first_byte:

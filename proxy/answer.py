@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
-from backends.base import Headers, Reply
+from backends.base import Headers
+from backends.sse import ends_event
 from proxy.errors import ProxyError
 
 KEEPALIVE = b": keep-alive\n\n"
 _STREAM_HEADERS = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
+_NOT_PASSED_ON = frozenset(("x-request-id",))
+"""Ours stands in its place: one id goes through the logs, the headers and the errors."""
 
 
 class Client(Protocol):
@@ -33,40 +38,70 @@ class Client(Protocol):
         ...
 
 
+class Head(Protocol):
+    """What an upstream's answer begins with."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReply:
+    """An upstream's whole answer, kept for the case that nobody gives a better one."""
+
+    status: int
+    reason: str
+    headers: Headers
+    body: bytes
+
+
 class Answer:
-    """One answer in the making. `sent_event`: an event or a body byte is out, so nobody else may answer."""
+    """One answer in the making.
+
+    `sent_event`: an event or a byte of a body is out, so nobody else may answer. A keep-alive comment alone
+    commits to an event stream, in which a whole answer or an error is then the one event.
+    """
 
     def __init__(self, client: Client, describe: Callable[[], Headers]) -> None:
         self._client = client
         self._describe = describe
         self._written_at = asyncio.get_running_loop().time()
+        self._comments_allowed = True
         self.sent_event = False
 
-    async def whole(self, reply: Reply, body: bytes) -> None:
+    async def whole(self, reply: Head, body: bytes) -> None:
         """An answer that is no stream."""
+        self._comments_allowed = False
+        self.sent_event = True
         if self._client.started:
-            # A keep-alive comment committed a stream before this answer was known.
-            await self._client.write(b"data: " + body.replace(b"\r", b"").replace(b"\n", b" ") + b"\n\n")
-            await self._client.finish()
+            await self._only_event(body)
             return
-        self.sent_event = True
-        headers = [*reply.headers, *self._describe()]
-        await self._client.answer(reply.status, reply.reason, headers, body)
+        await self._client.answer(reply.status, reply.reason, self._headers(reply), body)
 
-    async def long(self, reply: Reply, begun: bytes) -> None:
+    async def long(self, reply: Head, begun: bytes) -> None:
         """The beginning of a body that is too long to be held back."""
+        self._comments_allowed = False
         self.sent_event = True
-        if not self._client.started:
-            await self._client.start(reply.status, reply.reason, [*reply.headers, *self._describe()])
+        if self._client.started:
+            # It cannot be told in the event stream that a comment has begun.
+            self._client.abort()
+            raise ConnectionAbortedError("the answer is no stream, and a stream has begun")
+        await self._client.start(reply.status, reply.reason, self._headers(reply))
         await self._client.write(begun)
 
-    async def events(self, reply: Reply, block: bytes) -> None:
-        """Whole events of a stream; with the first of them there is no way back."""
+    async def events(self, reply: Head, block: bytes) -> None:
+        """A block of a stream; with the first of them there is no way back."""
         if not self._client.started:
-            headers = [(n, v) for n, v in reply.headers if n.lower() != "content-length"]
-            await self._client.start(reply.status, reply.reason, [*headers, *self._describe()])
+            headers = [(n, v) for n, v in self._headers(reply) if n.lower() != "content-length"]
+            await self._client.start(reply.status, reply.reason, headers)
         if block:
             self.sent_event = True
+            # A very long event is given out in parts, and a comment must not fall between them.
+            self._comments_allowed = ends_event(block)
             await self.write(block)
 
     async def write(self, data: bytes) -> None:
@@ -74,31 +109,52 @@ class Answer:
         await self._client.write(data)
 
     async def finish(self) -> None:
+        self._comments_allowed = False
         await self._client.finish()
 
     def abort(self) -> None:
+        self._comments_allowed = False
         self._client.abort()
 
     async def fail(self, error: ProxyError) -> None:
         """An error of ours: a whole answer, or the last event of a stream that has begun."""
+        self._comments_allowed = False
         if self._client.started:
-            await self._client.write(b"data: " + error.body() + b"\n\n")
-            await self._client.finish()
+            await self._only_event(error.body())
             return
-        await self._client.answer(
-            error.http_status, "", [*error_headers(error), *self._describe()], error.body()
-        )
+        headers = [*error_headers(error), *self._describe()]
+        await self._client.answer(error.http_status, "", headers, error.body())
 
-    async def comment_every(self, interval_s: float) -> None:
-        """Runs beside the relay, which writes whole events only, so a comment never falls into one."""
+    @asynccontextmanager
+    async def commented(self, every_s: float | None) -> AsyncIterator[None]:
+        """`: keep-alive` while nothing else is sent, for balancers that cut idle streams."""
+        if every_s is None:
+            yield
+            return
+        task = asyncio.create_task(self._comment(every_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _comment(self, every_s: float) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(max(0.0, self._written_at + interval_s - clock()))
-            if clock() - self._written_at < interval_s:
+            await asyncio.sleep(max(0.0, self._written_at + every_s - clock()) or every_s)
+            if clock() - self._written_at < every_s or not self._comments_allowed:
                 continue
             if not self._client.started:
                 await self._client.start(200, "OK", [*_STREAM_HEADERS, *self._describe()])
             await self.write(KEEPALIVE)
+
+    async def _only_event(self, body: bytes) -> None:
+        await self._client.write(b"data: " + body.replace(b"\r", b"").replace(b"\n", b" ") + b"\n\n")
+        await self._client.finish()
+
+    def _headers(self, reply: Head) -> list[tuple[str, str]]:
+        passed = [(n, v) for n, v in reply.headers if n.lower() not in _NOT_PASSED_ON]
+        return [*passed, *self._describe()]
 
 
 def error_headers(error: ProxyError) -> list[tuple[str, str]]:

@@ -93,10 +93,16 @@ class _Counters:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._oracles: dict[str, OracleCounter] = {}
+        """One for each backend: what it has counted under one name it knows under every other."""
 
     def of(self, section: config.Model, target: Target) -> Counter:
-        if section.tokenizer == "auto" and isinstance(target.backend, Oracle):
-            return OracleCounter(target.backend)
+        backend = target.backend
+        if section.tokenizer == "auto" and isinstance(backend, Oracle):
+            counter = self._oracles.get(backend.name)
+            if counter is None:
+                counter = self._oracles[backend.name] = OracleCounter(backend)
+            return counter
         name = None if section.tokenizer == "auto" else section.tokenizer
         return LocalCounter(target.model, name, self._parts.memo, self._parts.pool)
 

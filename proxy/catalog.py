@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from backends.base import Backend, Target
 from proxy import config
+from proxy.errors import ModelNotFound
 from proxy.exchange import Model
 from proxy.routing.names import matches
 from proxy.tokens.counts import Counter
@@ -32,6 +33,10 @@ class ModelCatalog:
         key = (name, caller, strategy)
         found = self._found.get(key)
         if found is None:
+            if name in self._settings.not_served:
+                raise ModelNotFound(
+                    f"the model {name!r} is not served here: {self._settings.not_served[name]}", param="model"
+                )
             section = self._section(name)
             if section is None:
                 return ()

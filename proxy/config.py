@@ -1,15 +1,8 @@
-"""The configuration: frozen sections, every error with its key. The only reader of the file and the environment.
-
-Sections are pydantic models that forbid unknown keys. `load` reads a TOML text; `Config` with nothing given
-is what `chatfuse serve` runs without a file, except for the backends and models, which `with_defaults` adds.
-"""
+"""The configuration: frozen sections that forbid unknown keys. `proxy.config_load` reads them from a file."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -20,15 +13,11 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     ValidationInfo,
     model_validator,
 )
 
-from proxy.config_checks import cross_check
-
 MIB = 1024 * 1024
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ConfigError(Exception):
@@ -265,6 +254,8 @@ class Config(Section):
     fuse: Fuse = Fuse()
     telemetry: Telemetry = Telemetry()
     log: Log = Log()
+    not_served: dict[str, str] = {}
+    """Names that no pattern takes, with what the client is told."""
 
     def backend(self, name: str) -> OpenAIBackend | EmbeddedBackend | None:
         return next((backend for backend in self.backends if backend.name == name), None)
@@ -276,89 +267,3 @@ class Config(Section):
         if self.server.passthrough_backend != "auto":
             return self.server.passthrough_backend
         return next((backend.name for backend in self.backends if backend.kind == "openai"), None)
-
-
-def load(text: str, environ: Mapping[str, str], folder: Path | None = None, *, embedded: bool) -> Config:
-    """Read a TOML text. `folder` is what `file:` paths start from. Raises ConfigError with every problem.
-
-    `embedded`: whether the embedded engine is installed, which decides the defaults.
-    """
-    try:
-        raw = tomllib.loads(text)
-    except ValueError as error:
-        # Its own TOMLDecodeError, and numbers of more digits than Python converts.
-        raise ConfigError([("", f"not TOML: {error}")]) from None
-    except RecursionError:
-        raise ConfigError([("", "nested too deep to be read")]) from None
-    raw = _from_environment(raw, environ)
-    if not raw.get("backends") and not raw.get("models"):
-        raw = {**raw, **_default_backends(environ, embedded)}
-    try:
-        config = Config.model_validate(raw, context={"environ": environ, "folder": folder or Path()})
-    except ValidationError as error:
-        raise ConfigError([(_key(e, raw), _problem(e)) for e in error.errors()]) from None
-    if problems := cross_check(config):
-        raise ConfigError(problems)
-    return config
-
-
-def _from_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """CHATFUSE_HOST, _PORT and _WORKERS stand over the file: they are set where it is started."""
-    server = raw.get("server", {})
-    if isinstance(server, dict):
-        server = dict(server)
-        for key in ("host", "port", "workers"):
-            if value := environ.get(f"CHATFUSE_{key.upper()}"):
-                server[key] = value
-        raw = {**raw, "server": server}
-    return raw
-
-
-def _default_backends(environ: Mapping[str, str], embedded: bool) -> dict[str, Any]:
-    """What serves when the file names nothing: OpenAI, and the embedded model if it is installed."""
-    openai: dict[str, Any] = {"name": "openai", "kind": "openai"}
-    if environ.get("OPENAI_API_KEY", "").strip():
-        openai |= {"auth": "config", "api_key": "env:OPENAI_API_KEY"}
-    if base_url := environ.get("OPENAI_BASE_URL", "").strip():
-        openai["base_url"] = base_url
-    backends = [openai]
-    models: list[dict[str, Any]] = []
-    if embedded:
-        backends.append({"name": "embedded", "kind": "embedded"})
-        # Its window is small: without trimming the first long chat would fail.
-        models.append(
-            {"name": "smollm2", "targets": [{"backend": "embedded"}], "context": {"strategy": "trim"}}
-        )
-    models.append({"name": "*", "targets": [{"backend": "openai"}]})
-    return {"backends": backends, "models": models}
-
-
-def _key(error: Any, raw: Any) -> str:
-    """`('backends', 0, 'openai', 'base_url')` → `backends[0].base_url`, in the spelling of TOML."""
-    loc: tuple[int | str, ...] = error["loc"]
-    out = ""
-    for i, part in enumerate(loc):
-        if isinstance(part, int):
-            out += f"[{part}]"
-            raw = raw[part]
-            continue
-        if loc[0] == "backends" and i == 2:
-            continue  # the discriminator's tag, not a key of the file
-        if not isinstance(raw, dict) or (part not in raw and error["type"] != "missing"):
-            continue  # the branch of a union
-        spelled = part if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
-        out += f".{spelled}" if out else spelled
-        raw = raw.get(part)
-    return out
-
-
-def _problem(error: Any) -> str:
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return "unknown key"
-    if kind == "missing":
-        return "is required"
-    if kind == "union_tag_not_found":
-        return 'kind is required: "openai" or "embedded"'
-    message: str = error["msg"]
-    return message.removeprefix("Value error, ")

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from proxy.config import Config
+from proxy.config import Config
+from proxy.routing.names import matches
 
 ENCODINGS = ("o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_edit", "r50k_base", "gpt2")
 
 
 def cross_check(config: Config) -> list[tuple[str, str]]:
     """(key, problem) for everything that makes this config impossible to serve, or unsafe."""
-    return [*_names(config), *_models(config), *_callers(config), *_listeners(config), *_routes(config)]
+    return [
+        *_names(config),
+        *_models(config),
+        *_callers(config),
+        *_listeners(config),
+        *_routes(config),
+        *_caps(config),
+    ]
+
+
+def _caps(config: Config) -> list[tuple[str, str]]:
+    return [
+        (f"{key}.min_tokens", f"{cap.min_tokens} is more than max_tokens, {cap.max_tokens}")
+        for key, cap in (
+            ("cap", config.cap),
+            *((f"models[{i}].cap", m.cap) for i, m in enumerate(config.models)),
+            *((f"callers[{i}].cap", c.cap) for i, c in enumerate(config.callers)),
+        )
+        if cap is not None and cap.min_tokens and cap.max_tokens and cap.min_tokens > cap.max_tokens
+    ]
 
 
 COUNTED_ROUTES = ("/v1/chat/completions",)
@@ -79,6 +97,8 @@ def _models(config: Config) -> list[tuple[str, str]]:
         for fallback in model.fallbacks:
             if fallback not in names:
                 problems.append((f"{key}.fallbacks", f'there is no model "{fallback}"'))
+            if fallback == model.name:
+                problems.append((f"{key}.fallbacks", "a model cannot be its own fallback"))
             if "*" in fallback:
                 problems.append((f"{key}.fallbacks", "a fallback must be a name without *"))
         if model.tokenizer != "auto" and model.tokenizer not in ENCODINGS:
@@ -124,15 +144,20 @@ def _callers(config: Config) -> list[tuple[str, str]]:
 
 
 def _listeners(config: Config) -> list[tuple[str, str]]:
-    admin = config.admin
+    admin, server = config.admin, config.server
+    problems = []
     if admin.enabled and not is_loopback(admin.host) and admin.token is None:
-        return [("admin.token", f"is required when admin.host is {admin.host}: others can reach it there")]
-    return []
+        problems.append(
+            ("admin.token", f"is required when admin.host is {admin.host}: others can reach it there")
+        )
+    if admin.enabled and admin.port and (admin.host, admin.port) == (server.host, server.port):
+        problems.append(("admin.port", f"is {admin.port}, the port that clients speak to"))
+    return problems
 
 
 def warnings(config: Config) -> list[tuple[str, str]]:
     """(key, advice) for what works, but may not be what was meant."""
-    out: list[tuple[str, str]] = []
+    out: list[tuple[str, str]] = _never_used(config)
     open_to_all = not config.callers and not is_loopback(config.server.host)
     for i, backend in enumerate(config.backends):
         if open_to_all and backend.kind == "openai" and backend.auth == "config":
@@ -153,6 +178,31 @@ def warnings(config: Config) -> list[tuple[str, str]]:
                     f"{fuse} is not above the budget of {budget}: requests are refused before anything is trimmed",
                 )
             )
+    return out
+
+
+def _never_used(config: Config) -> list[tuple[str, str]]:
+    """Numbers that another number makes idle, names that nothing has."""
+    out = []
+    for i, model in enumerate(config.models):
+        window = None if model.window == "auto" else model.window
+        budget = (model.context and model.context.budget_tokens) or config.context.budget_tokens
+        fuse = (model.fuse and model.fuse.max_context_tokens) or config.fuse.max_context_tokens
+        if window is not None and budget is not None and budget > window:
+            out.append(
+                (f"models[{i}].context.budget_tokens", f"{budget} is more than the window of {window}")
+            )
+        if window is not None and fuse is not None and fuse > window:
+            out.append(
+                (f"models[{i}].fuse", f"{fuse} is more than the window of {window}: it never trips before")
+            )
+    for i, caller in enumerate(config.callers):
+        names = [model.name for model in config.models]
+        out += [
+            (f"callers[{i}].models", f'nobody serves "{wanted}"')
+            for wanted in caller.models
+            if "*" not in wanted and not any(matches(name, wanted) for name in names)
+        ]
     return out
 
 

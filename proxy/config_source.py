@@ -3,13 +3,18 @@ is swapped by a symbolic link, which a watch on the file itself does not see."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.config import Config, ConfigError, load
+from proxy.config import Config, ConfigError
+from proxy.config_load import load
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
+_FILE_SECRET = re.compile(r"""["']file:([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,18 @@ class Source:
             raise ConfigError([("", f"{self.path} cannot be read: {error.strerror}")]) from None
         except UnicodeDecodeError:
             raise ConfigError([("", f"{self.path} is not UTF-8")]) from None
+
+    def fingerprint(self, text: str) -> str:
+        """Changes when the text does, or a file that one of its keys is read from: keys are rotated that way.
+
+        Only digests are kept. A file that cannot be read counts as empty; reading the config tells of it.
+        """
+        digest = hashlib.sha256(text.encode())
+        folder = self.path.parent if self.path is not None else Path()
+        for name in _FILE_SECRET.findall(text):
+            with suppress(OSError):
+                digest.update(b"\0" + (folder / name).read_bytes())
+        return digest.hexdigest()
 
     def parse(self, text: str) -> Config:
         """Raises ConfigError with every problem."""

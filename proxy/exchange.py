@@ -7,13 +7,13 @@ reading it earlier is an AttributeError. So no field is ever "None because its s
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from backends.base import Headers, Target
 from proxy.config import Cap, Context, Network
-from proxy.dialects.chat import CapField, ChatPrompt
+from proxy.dialects.chat import ChatPrompt
 from proxy.history.plan import Cut, kept_indices
 from proxy.tokens.counts import Counter, Counts
 
@@ -91,11 +91,13 @@ class MaxTokens:
     """The completion's cap as it is sent on."""
 
     value: int | None
-    """None: the client gave none and nothing sets one."""
-    field: CapField | None
+    """The number in force. None: the client gave none and nothing sets one."""
+    name: str | None
+    """The field of the body that holds it."""
     clamped: Literal["", "ceiling", "room"] = ""
     """Why the client's own number was lowered."""
-    changed: bool = False
+    written: Mapping[str, int] = field(default_factory=dict)
+    """The fields of the body that get another value, or are put in."""
 
 
 @dataclass(slots=True)
@@ -127,7 +129,6 @@ class Exchange:
     path: str
     """Raw path and query as received."""
     headers: Headers
-    body: bytes
     peer: str
     """The client's address, or what a trusted proxy says it is."""
     arrived: float
@@ -136,6 +137,9 @@ class Exchange:
     """Seconds spent in each stage, by its name."""
     progress: Progress = field(init=False, repr=False, default_factory=Progress)
     attempts: list[Attempt] = field(init=False, repr=False, default_factory=list)
+
+    body: bytes = field(init=False, repr=False)
+    """Set by the handler: an exchange is accounted from its first header on."""
 
     # admission
     prompt: ChatPrompt = field(init=False, repr=False)
@@ -146,13 +150,14 @@ class Exchange:
     outcome: Outcome = field(init=False)
 
     def attempt(self, model: Model) -> Attempt:
-        """This request's try with one model. The fuse judges the first one only."""
+        """This request's try with one model. The fuse judges the first one that can be counted, and no other."""
+        judged = any(hasattr(earlier, "fuse_status") for earlier in self.attempts)
         attempt = Attempt(
             exchange=self,
             prompt=self.prompt,
             caller=self.caller,
             model=model,
-            limit=self.limit if not self.attempts else Limit(),
+            limit=Limit() if judged else self.limit,
         )
         self.attempts.append(attempt)
         return attempt

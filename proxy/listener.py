@@ -45,6 +45,8 @@ class _Connection(RequestHandler):
             )
         else:
             log.debug("not HTTP: %s", type(exc).__name__)
+            if type(exc).__name__ == "LineTooLong":
+                status = 431  # RFC 6585 section 5
             body = error_body(_reason(exc), "invalid_request_error", None, "invalid_request")
         response = web.Response(status=status, body=body, content_type="application/json")
         response.force_close()

@@ -6,11 +6,9 @@ it an error is an SSE error event and no `[DONE]`. A keep-alive comment commits 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -19,7 +17,7 @@ from backends.base import Headers, Reply, Target, UpstreamRequest
 from backends.errors import BackendError, TimedOut
 from backends.sse import Framer, event_data, split_events
 from proxy import errors
-from proxy.answer import Answer, Client
+from proxy.answer import Answer, Client, HeldReply
 from proxy.dialects import chat
 from proxy.exchange import Attempt, Exchange, Progress
 
@@ -33,6 +31,10 @@ _TRY_NEXT = frozenset((408, 429, 500, 502, 503, 504, 529))
 Describe = Callable[[Exchange, Attempt], Headers]
 
 
+Unanswered = HeldReply | errors.UpstreamError
+"""Why a candidate gave no answer: what an upstream said ("not here, not now"), or that none did."""
+
+
 class Relay:
     """Sends an attempt to its targets until one answers."""
 
@@ -44,67 +46,81 @@ class Relay:
         self._describe = describe
         """The `x-chatfuse-*` fields of an answer, from what is known of the exchange when it starts."""
 
-    async def __call__(self, attempt: Attempt, client: Client, *, last: bool = True) -> bool:
-        """True: the client has its answer. False: nobody answered, and the next candidate may.
+    async def __call__(self, attempt: Attempt, client: Client, *, more: bool = False) -> Unanswered | None:
+        """None: the client has its answer. Else why not, for whoever comes next, or for `give_up`.
 
-        Raises UpstreamError or UpstreamTimeout when this is the `last` candidate and nobody answered.
+        `more`: another candidate can be tried after this one.
         """
         exchange = attempt.exchange
-        answer = Answer(client, lambda: self._describe(exchange, attempt))
-        failure: BackendError | None = None
-        async with self._comments(attempt, answer):
+        answer = self._answer(attempt, client)
+        failure: Unanswered | None = None
+        async with answer.commented(self._keepalive_s if attempt.prompt.stream else None):
             targets = [target for target in attempt.targets if may_go_to(exchange, target)]
             for i, target in enumerate(targets):
-                more = i + 1 < len(targets) or not last
                 note_target(exchange, target)
                 self._inflight(target.backend.name, 1)
                 try:
-                    if await self._try(attempt, target, answer, more=more):
-                        return True
+                    held = await self._try(attempt, target, answer, more=more or i + 1 < len(targets))
+                    if held is None:
+                        return None
+                    failure = failure or held
                 except BackendError as error:
                     if not error.retryable or answer.sent_event:
                         raise
                     log.warning("%s", error, extra={"request_id": exchange.id})
-                    failure = error
+                    failure = failure or unanswered(error)
                 finally:
                     self._inflight(target.backend.name, -1)
-            if not last:
-                return False
-            exchange.finish("upstream_error")
-            await answer.fail(unanswered(failure))
-            return True
+        return failure or unanswered(None)
 
-    async def _try(self, attempt: Attempt, target: Target, answer: Answer, *, more: bool) -> bool:
-        """True: this target's answer is the client's. Raises BackendError when it gave none."""
-        exchange, backend, prompt = attempt.exchange, target.backend, attempt.prompt
-        adds_usage = prompt.stream and not prompt.asks_usage and backend.ask_usage
+    async def give_up(self, attempt: Attempt, client: Client, failure: Unanswered) -> None:
+        """Nobody answered: what the first of them said, or the error that tells of it."""
+        attempt.exchange.finish("upstream_error")
+        if isinstance(failure, HeldReply):
+            await self._answer(attempt, client).whole(failure, failure.body)
+        else:
+            await self._answer(attempt, client).fail(failure)
+
+    def _answer(self, attempt: Attempt, client: Client) -> Answer:
+        return Answer(client, lambda: self._describe(attempt.exchange, attempt))
+
+    async def _try(self, attempt: Attempt, target: Target, answer: Answer, *, more: bool) -> HeldReply | None:
+        """None: this target's answer is the client's. Raises BackendError when it gave none."""
+        adds_usage = attempt.prompt.stream and not attempt.prompt.asks_usage and target.backend.ask_usage
         reply = await self._send(attempt, target, add_usage=adds_usage)
         try:
-            if reply.status in _TRY_NEXT and more:
-                log.warning(
-                    "backend %r answered %d", backend.name, reply.status, extra={"request_id": exchange.id}
-                )
-                return False
             if is_event_stream(reply):
                 await self._stream(attempt, reply, answer, strip_usage=adds_usage)
-                return True
-            held, complete = await hold(reply, exchange.progress)
+                return None
+            held, complete = await hold(reply, attempt.exchange.progress)
             if adds_usage and reply.status == 400 and b"stream_options" in held:
-                backend.refuse_usage()
+                # Perhaps it does not know the field; it certainly does not if it takes the request without.
                 reply.close()
                 reply = await self._send(attempt, target, add_usage=False)
+                if reply.status < 400:
+                    target.backend.refuse_usage()
                 if is_event_stream(reply):
                     await self._stream(attempt, reply, answer, strip_usage=False)
-                    return True
-                held, complete = await hold(reply, exchange.progress)
-            await self._whole(exchange, reply, answer, held, complete=complete)
-            return True
+                    return None
+                held, complete = await hold(reply, attempt.exchange.progress)
+            if more and complete and reply.status in _TRY_NEXT:
+                log.warning(
+                    "backend %r answered %d",
+                    target.backend.name,
+                    reply.status,
+                    extra={"request_id": attempt.exchange.id},
+                )
+                return HeldReply(reply.status, reply.reason, reply.headers, held)
+            await self._whole(attempt.exchange, reply, answer, held, complete=complete)
+            return None
         finally:
             reply.close()
 
     async def _send(self, attempt: Attempt, target: Target, *, add_usage: bool) -> Reply:
         progress = attempt.exchange.progress
         progress.sent_at = _now()
+        progress.first_byte = progress.last_chunk = 0.0
+        progress.status = progress.chunks = 0
         reply = await target.backend.send(outgoing(attempt, target, add_usage=add_usage))
         progress.status = reply.status
         return reply
@@ -115,21 +131,20 @@ class Relay:
         if complete:
             if b'"usage"' in held:
                 note_usage(exchange.progress, _loads(held))
-            exchange.finish("ok" if reply.status < 400 else "upstream_error")
             await answer.whole(reply, held)
-            return
-        await answer.long(reply, held)
-        try:
-            while data := await reply.read_some():
-                note_chunk(exchange.progress, len(data))
-                await answer.write(data)
-        except BackendError as error:
-            exchange.finish("interrupted")
-            log.warning("%s in the middle of its answer", error, extra={"request_id": exchange.id})
-            answer.abort()
-            return
+        else:
+            await answer.long(reply, held)
+            try:
+                while data := await reply.read_some():
+                    note_chunk(exchange.progress, len(data))
+                    await answer.write(data)
+            except BackendError as error:
+                exchange.finish("interrupted")
+                log.warning("%s in the middle of its answer", error, extra={"request_id": exchange.id})
+                answer.abort()
+                return
+            await answer.finish()
         exchange.finish("ok" if reply.status < 400 else "upstream_error")
-        await answer.finish()
 
     async def _stream(self, attempt: Attempt, reply: Reply, answer: Answer, *, strip_usage: bool) -> None:
         exchange = attempt.exchange
@@ -153,20 +168,8 @@ class Relay:
             log.warning("%s in mid-stream", error, extra={"request_id": exchange.id})
             await answer.fail(unanswered(error))
             return
-        exchange.finish("ok" if reply.status < 400 else "upstream_error")
         await answer.finish()
-
-    @asynccontextmanager
-    async def _comments(self, attempt: Attempt, answer: Answer) -> AsyncIterator[None]:
-        """`: keep-alive` while nothing else is sent, for balancers that cut idle streams. Off by default."""
-        if self._keepalive_s is None or not attempt.prompt.stream:
-            yield
-            return
-        task = asyncio.create_task(answer.comment_every(self._keepalive_s))
-        try:
-            yield
-        finally:
-            task.cancel()
+        exchange.finish("ok" if reply.status < 400 else "upstream_error")
 
 
 def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRequest:
@@ -175,8 +178,7 @@ def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRe
     edits = chat.Edits(
         kept=attempt.shaped.kept,
         model=target.model if target.model != prompt.model else None,
-        cap_field=cap.field,
-        cap=cap.value if cap.changed else None,
+        caps=cap.written,
         add_usage=add_usage,
     )
     # Usage is read from the reply, so it must come as it is; edits need the body as it is.
@@ -268,7 +270,7 @@ def unanswered(failure: BackendError | None) -> errors.UpstreamError:
 
 def _number(usage: dict[str, Any], key: str) -> int | None:
     value = usage.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _loads(data: bytes) -> Any:

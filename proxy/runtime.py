@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from backends.base import Backend
 from proxy.account import Account
 from proxy.config import Config
-from proxy.exchange import Attempt, Exchange
+from proxy.exchange import ANONYMOUS, Attempt, Caller, Exchange
 from proxy.pipeline import Pipeline
 from proxy.relay import Relay
 from proxy.routing.names import matches
@@ -37,15 +37,20 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRules:
-    """Where paths go that we do not know, and which may when the key is ours. No one is given an open relay."""
+    """Where paths go that we do not know, and which may. No one is given an open relay."""
 
     backend: Backend | None
     paths: Sequence[str]
 
-    def allows(self, method: str, path: str) -> bool:
+    def allows(self, method: str, path: str, caller: Caller) -> bool:
+        """Only what is listed, unless the client's own key stands between it and the upstream.
+
+        With callers the key is ours to check, and their models are limited: a path that names a model where
+        we do not look would go around that.
+        """
         if self.backend is None:
             return False
-        if self.backend.auth != "config":
+        if self.backend.auth != "config" and caller is ANONYMOUS:
             return True
         return any(
             allowed == method and matches(pattern, path)

@@ -11,9 +11,9 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from backends.embedded import Endpoint
 from proxy import log
@@ -25,12 +25,14 @@ from proxy.engines import Engines
 from proxy.listener import Listener, open_socket
 from proxy.telemetry.snapshot import Snapshot
 from proxy.worker import Worker, tls_context
-from proxy.worker_process import WorkerFailed, WorkerProcess
+from proxy.worker_process import WorkerFailed, WorkerProcess, WorkerRefused
 
 logger = logging.getLogger(__name__)
 
 WATCH_S = 1.0
 """How often the config file is looked at, and the workers' metrics are noted."""
+APPLY_S = 30.0
+"""A worker that has not applied a config by then is replaced."""
 RESPAWN_S = 1.0
 """A worker that crashes at once is not started again in a tight loop."""
 
@@ -73,48 +75,83 @@ class Processes:
         self._number = number
         self._sock = sock
         self._source = source
-        self._text = text
+        self.text = text
+        """What a worker that starts now is given."""
+        self._version = 1
+        """Of what is in force. Equal texts may differ in the files that they name."""
         self._engines = engines
         self._workers: list[WorkerProcess] = []
-        self._watchers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._dead = Snapshot()
-        self._stopping = False
 
     @property
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]
 
     async def start(self) -> None:
-        await asyncio.gather(*(self._add() for _ in range(self._number)))
+        await asyncio.gather(*(self._keep(self._add()) for _ in range(self._number)))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _add(self) -> None:
-        worker = await WorkerProcess.start(self._sock, self._source, self._text, self._engines)
+        version = self._version
+        worker = await WorkerProcess.start(self._sock, self._source, self.text, self._engines)
+        try:
+            while version != self._version:  # another config came into force while it started
+                version = self._version
+                await worker.command({"op": "apply", "text": self.text}, APPLY_S)
+        except BaseException:
+            await worker.kill()
+            raise
         self._workers.append(worker)
-        task = asyncio.create_task(self._watch(worker))
-        self._watchers.add(task)
-        task.add_done_callback(self._watchers.discard)
+        self._keep(self._watch(worker))
 
     async def _watch(self, worker: WorkerProcess) -> None:
         code = await worker.ended()
-        if self._stopping:
-            return
         logger.error("worker %d ended with code %d; another one takes its place", worker.pid, code)
         self._workers.remove(worker)
-        await worker.kill()
         self._dead.add(worker.last.without_gauges())
-        while not self._stopping:
+        await worker.kill()
+        while True:
             try:
-                await self._add()
-                return
-            except (WorkerFailed, OSError) as error:
-                logger.error("a worker could not be started: %s", error)
+                return await self._add()
+            except Exception as error:
+                logger.error("a worker could not be started: %r", error)
                 await asyncio.sleep(RESPAWN_S)
 
     async def apply(self, settings: Config, text: str) -> None:
-        self._text = text
-        await asyncio.gather(
-            *(worker.command({"op": "apply", "text": text}, 30.0) for worker in self._workers)
-        )
+        """It holds when a worker has applied it; one that has not is replaced. Raises WorkerFailed when refused."""
+        before = self.text
+        self._set(text)
+        told = list(self._workers)
+        failures = await asyncio.gather(*(self._apply(worker, text) for worker in told))
+        refusal = next((failure for failure in failures if isinstance(failure, WorkerRefused)), None)
+        if None in failures:
+            refusal = None
+        if refusal is not None:
+            self._set(before)
+        for worker, failure in zip(told, failures, strict=True):
+            if failure is None or (refusal is not None and isinstance(failure, WorkerRefused)):
+                continue
+            logger.error("worker %d has not applied the config and is replaced: %s", worker.pid, failure)
+            await worker.kill()
+        if refusal is not None:
+            raise refusal
+
+    def _set(self, text: str) -> None:
+        self.text = text
+        self._version += 1
+
+    async def _apply(self, worker: WorkerProcess, text: str) -> WorkerFailed | None:
+        try:
+            await worker.command({"op": "apply", "text": text}, APPLY_S)
+        except WorkerFailed as error:
+            return error
+        return None
 
     async def snapshot(self) -> Snapshot:
         total = Snapshot()
@@ -124,12 +161,21 @@ class Processes:
         return total
 
     async def stop(self, drain_s: float) -> bool:
-        self._stopping = True
-        whole = await asyncio.gather(*(worker.stop(drain_s) for worker in self._workers))
-        for task in list(self._watchers):
-            task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
-        return all(whole)
+        # The kernel would go on taking clients for us, and nobody would serve them.
+        self._sock.close()
+        try:
+            # None is started from here on, and one that is starting is ended.
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            whole = await asyncio.gather(
+                *(worker.stop(drain_s) for worker in self._workers), return_exceptions=True
+            )
+        for ended in whole:
+            if isinstance(ended, BaseException):
+                logger.error("a worker did not stop cleanly", exc_info=ended)
+        return all(ended is True for ended in whole)
 
 
 @dataclass(slots=True)
@@ -143,6 +189,9 @@ class Running:
     reload: Callable[[], Awaitable[str | None]]
     """Load the file again. None: applied, or nothing new; else why it was refused."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Drain, then end."""
+    abort: asyncio.Event = field(default_factory=asyncio.Event)
+    """Do not drain any longer."""
 
 
 async def run(
@@ -183,8 +232,10 @@ async def run(
             keeper = ConfigKeeper(source, settings, text, crew)
             running = Running(settings, sock.getsockname()[1], admin_port, crew, keeper.reload)
             await _until_stopped(running, keeper, on_ready, signals=signals)
-        finally:
-            whole = await crew.stop(settings.server.drain_s)
+        except BaseException:
+            await crew.stop(settings.server.drain_s)
+            raise
+        whole = await _drained(running)
         return 0 if whole else 1
     finally:
         if admin is not None:
@@ -197,9 +248,13 @@ async def _until_stopped(
     running: Running, keeper: ConfigKeeper, on_ready: Callable[[Running], None], *, signals: bool
 ) -> None:
     loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (running.abort if running.stop.is_set() else running.stop).set()
+
     if signals:
         for name in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(name, running.stop.set)
+            loop.add_signal_handler(name, on_signal)
         loop.add_signal_handler(signal.SIGHUP, keeper.ask)
     watching = asyncio.create_task(keeper.watch())
     try:
@@ -208,6 +263,19 @@ async def _until_stopped(
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _drained(running: Running) -> bool:
+    """Stop the workers: gently, until `abort`. True when nothing was cut short."""
+    stopping = asyncio.create_task(running.crew.stop(running.settings.server.drain_s))
+    aborted = asyncio.create_task(running.abort.wait())
+    try:
+        await asyncio.wait({stopping, aborted}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (aborted, stopping):
+            task.cancel()
+        await asyncio.wait({aborted, stopping})
+    return not stopping.cancelled() and stopping.result()
 
 
 class ConfigKeeper:
@@ -219,6 +287,7 @@ class ConfigKeeper:
         self._seen = text
         self._crew = crew
         self._asked = asyncio.Event()
+        self._lock = asyncio.Lock()
         self.version = 1
 
     def ask(self) -> None:
@@ -234,9 +303,16 @@ class ConfigKeeper:
             except TimeoutError:
                 asked = False
             self._asked.clear()
-            await self._crew.snapshot()
-            if asked or self._has_changed():
-                await self.reload()
+            # Each on its own, and whatever it is: without this loop no config would ever be applied again.
+            try:
+                await self._crew.snapshot()
+            except Exception:
+                logger.exception("the workers' metrics could not be noted")
+            try:
+                if asked or self._has_changed():
+                    await self.reload()
+            except Exception:
+                logger.exception("the config could not be looked at")
 
     def _has_changed(self) -> bool:
         if self._source.path is None:
@@ -248,6 +324,10 @@ class ConfigKeeper:
             return False
 
     async def reload(self) -> str | None:
+        async with self._lock:
+            return await self._reload()
+
+    async def _reload(self) -> str | None:
         try:
             text = self._source.text()
             self._seen = text

@@ -33,6 +33,14 @@ from proxy.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 _MAX_COMMAND_BYTES = 32 * 1024 * 1024
+_FRESH_S = 0.5
+"""How long a scrape waits for what the backends say; later answers are seen by the next one."""
+_ASKED_S = 5.0
+"""A backend that has said nothing for this long is not ready."""
+_FRESH_S = 0.5
+"""How long a scrape waits for what the backends say; later answers are seen by the next one."""
+_ASKED_S = 5.0
+"""A backend that has said nothing for this long is not ready."""
 
 
 class Worker:
@@ -45,6 +53,7 @@ class Worker:
         self._dispatch = Dispatch(self._live)
         self._listener = Listener(self._dispatch)
         self._closing: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Ready to serve when it returns: tokenizers are loaded, what was made so far is left to no collector."""
@@ -71,9 +80,33 @@ class Worker:
         task.add_done_callback(self._closing.discard)
 
     async def snapshot(self) -> Snapshot:
-        for name, backend in self._live.runtime.backends.items():
-            self._parts.metrics.backend_state(name, (await backend.readiness()).ready)
+        """The metrics now, after asking the backends how they are. One that hangs holds up nothing."""
+        if not self._live.draining:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask_backends())
+            await asyncio.wait({self._asking}, timeout=_FRESH_S)
+        return self.counted()
+
+    def counted(self) -> Snapshot:
+        """The metrics as they are, also when the backends are closed."""
         return Snapshot.take(self._parts.metrics.registry)
+
+    async def _ask_backends(self) -> None:
+        runtime = self._live.runtime
+        await asyncio.gather(*(self._ask(runtime, name) for name in runtime.backends))
+
+    async def _ask(self, runtime: Runtime, name: str) -> None:
+        ready = False
+        try:
+            async with asyncio.timeout(_ASKED_S):
+                ready = (await runtime.backends[name].readiness()).ready
+        except TimeoutError:
+            logger.warning("backend %r does not say how it is", name)
+        except Exception:
+            if self._live.runtime is runtime:  # else it has been closed meanwhile
+                logger.exception("backend %r cannot be asked how it is", name)
+        if self._live.runtime is runtime:
+            self._parts.metrics.backend_state(name, ready)
 
     async def stop(self, drain_s: float) -> bool:
         """Fail readiness, stop listening, wait for what runs. True when nothing had to be cut short."""
@@ -81,6 +114,9 @@ class Worker:
         await self._listener.stop_listening()
         whole = await self._dispatch.drained(drain_s)
         await self._listener.close()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait({self._asking})
         await app.close_runtime(self._live.runtime)
         if self._closing:
             await asyncio.wait(self._closing)
@@ -112,11 +148,30 @@ class _Child:
         self._writer = writer
         self._worker: Worker | None = None
         self._source: Source | None = None
+        self._stopped = False
 
     async def run(self) -> None:
-        """Until told to stop, or until the supervisor is gone."""
+        """Until told to stop, or until the supervisor is gone, whatever is being done at that moment."""
+        commands: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        tasks = {asyncio.create_task(self._listen(commands)), asyncio.create_task(self._obey(commands))}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception) and not isinstance(ended, ConnectionError):
+                logger.error("the worker ends", exc_info=ended)
+        if self._worker is not None and not self._stopped:
+            await self._worker.stop(0.0)
+
+    async def _listen(self, commands: asyncio.Queue[dict[str, Any]]) -> None:
+        """Returns when the supervisor is gone."""
         while line := await self._reader.readline():
-            command = orjson.loads(line)
+            commands.put_nowait(orjson.loads(line))
+
+    async def _obey(self, commands: asyncio.Queue[dict[str, Any]]) -> None:
+        """One command after the other. Returns when it has stopped."""
+        while not self._stopped:
+            command = await commands.get()
             try:
                 answer = await self._do(command)
             except ConfigError as error:
@@ -124,12 +179,8 @@ class _Child:
             except Exception as error:
                 logger.exception("worker command %r failed", command.get("op"))
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            self._writer.write(orjson.dumps(answer) + b"\n")
+            self._writer.write(orjson.dumps({**answer, "number": command["number"]}) + b"\n")
             await self._writer.drain()
-            if command["op"] == "stop":
-                return
-        if self._worker is not None:
-            await self._worker.stop(0.0)
 
     async def _do(self, command: dict[str, Any]) -> dict[str, Any]:
         op = command["op"]
@@ -151,7 +202,8 @@ class _Child:
             return {"snapshot": (await self._worker.snapshot()).dump()}
         if op == "stop":
             whole = await self._worker.stop(command["drain_s"])
-            return {"whole": whole, "snapshot": (await self._worker.snapshot()).dump()}
+            self._stopped = True
+            return {"whole": whole, "snapshot": self._worker.counted().dump()}
         return {"error": f"unknown command {op!r}"}
 
 

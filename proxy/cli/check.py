@@ -28,13 +28,17 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--config", metavar="F", help="a TOML file (default: CHATFUSE_CONFIG, else the defaults)"
     )
+    parser.add_argument(
+        "--quiet", action="store_true", help="errors and warnings only, not the config itself"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     source = Source.named(options.config, os.environ, embedded=embedded_installed())
     settings = source.parse(source.text())
-    print(resolved(settings))
+    if not options.quiet:
+        print(resolved(settings))
     style = Style(sys.stderr)
     for key, advice in warnings(settings):
         print(f"{style.warn('warning')} {style.bold(key)}: {advice}", file=sys.stderr)

@@ -67,16 +67,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_prompt(raw: bytes, model: str | None) -> chat.ChatPrompt:
-    """A chat body as it is, with the model replaced if one is given; anything else is one user message.
+    """A chat body as it is, with the model replaced if one is given; plain text is one user message.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest, also for what looks like a body and is none: it would be counted as something else.
     """
-    try:
+    if not raw.strip():
+        raise InvalidRequest("there is nothing to count")
+    if raw.lstrip()[:1] == b"{":
         fields = bodies.parse(raw)
-    except InvalidRequest:
-        fields = {}
-    if "messages" not in fields:
-        fields = {"messages": [{"role": "user", "content": raw.decode("utf-8", "replace")}]}
+        if "messages" not in fields:
+            raise InvalidRequest("the body has no messages: only chat requests and plain text can be counted")
+    else:
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"neither a chat request nor UTF-8 text (byte {error.start})") from None
+        fields = {"messages": [{"role": "user", "content": text}]}
         raw = json.dumps(fields).encode()
     if model is not None:
         raw = json.dumps({**fields, "model": model}).encode()
@@ -97,7 +103,7 @@ async def counted(settings: Config, prompt: chat.ChatPrompt) -> dict[str, Any]:
         settings = used_by(settings, prompt.model)
         runtime = app.open_runtime(settings, parts, endpoints)
         try:
-            exchange = Exchange("count", "/v1/chat/completions", (), prompt.raw, "", 0.0)
+            exchange = Exchange("count", "/v1/chat/completions", (), "", 0.0)
             exchange.prompt = prompt
             exchange.caller = ANONYMOUS
             exchange.candidates = runtime.catalog.find(prompt.model, "", None)
@@ -147,6 +153,10 @@ def report(result: dict[str, Any], style: Style) -> str:
     rows = [["message", "role", "tokens", "characters", "tokens/char", "of window"]]
     for message in result["messages"]:
         tokens, characters = message["tokens"], message["characters"]
+        if tokens is None:
+            # Counting stopped at the fuse, before the messages were told apart.
+            rows.append([str(message["index"]), str(message["role"]), "", f"{characters:,}", "", ""])
+            continue
         rows.append(
             [
                 str(message["index"]),
@@ -177,6 +187,10 @@ def report(result: dict[str, Any], style: Style) -> str:
         )
     elif cut is not None:
         lines.append(f"trim       nothing (strategy {result['strategy']})")
+    capped = result.get("max_tokens")
+    if capped is not None and capped["value"] is not None:
+        why = f", lowered by the {capped['clamped']}" if capped["clamped"] else ""
+        lines.append(f"cap        {capped['name']} = {capped['value']:,}{why}")
     fuse = result["fuse"]
     if fuse["max_context_tokens"] is None:
         lines.append("fuse       off")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from proxy.dialects import spans
 from proxy.errors import InvalidJson, InvalidRequest, TooLarge, UnsupportedEncoding
 
 MAX_NAME_CHARACTERS = 500
@@ -79,6 +80,17 @@ def may_repeat(raw: bytes, fields: Mapping[str, Any], keys: Iterable[bytes]) -> 
     return any(raw.count(key) > 1 for key in keys) or (
         b"\\u00" in raw and _ESCAPED_ASCII.search(raw) is not None
     )
+
+
+def members(text: str) -> tuple[spans.Member, ...]:
+    """Where the keys and values of a parsed object stand. Raises InvalidRequest.
+
+    The second scan does not go as deep as the parse.
+    """
+    try:
+        return spans.scan_object(text)
+    except ValueError as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from None
 
 
 def check_name(model: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -18,7 +18,8 @@ from proxy.dialects import spans
 from proxy.dialects.body import type_name
 from proxy.errors import InvalidRequest
 
-CapField = Literal["max_tokens", "max_completion_tokens"]
+CAP_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")
+"""Every name under which a server may read the completion's cap; `n_predict` is llama.cpp's."""
 
 _ENFORCED = tuple(
     b'"' + key + b'"'
@@ -27,7 +28,7 @@ _ENFORCED = tuple(
         b"messages",
         b"max_tokens",
         b"max_completion_tokens",
-        b"n",
+        b"n_predict",
         b"stream",
         b"stream_options",
     )
@@ -51,10 +52,8 @@ class ChatPrompt:
     stream: bool
     asks_usage: bool
     """The client asked for usage in the stream, so its event belongs to the client."""
-    cap_field: CapField | None
-    """The field in which the client capped the completion; both set: the one that wins upstream."""
-    cap: int | None
-    n: int
+    caps: Mapping[str, Any]
+    """What the client gave as caps of the completion, by field, as it gave them; null counts as not given."""
 
 
 def parse(raw: bytes) -> ChatPrompt:
@@ -72,12 +71,6 @@ def parse(raw: bytes) -> ChatPrompt:
         raise InvalidRequest(
             f"stream_options must be an object, not {type_name(options)}", param="stream_options"
         )
-    max_completion, max_tokens = _count(fields, "max_completion_tokens"), _count(fields, "max_tokens")
-    cap_field: CapField | None = None
-    if max_completion is not None:
-        cap_field = "max_completion_tokens"
-    elif max_tokens is not None:
-        cap_field = "max_tokens"
     return ChatPrompt(
         raw=raw,
         fields=fields,
@@ -85,9 +78,7 @@ def parse(raw: bytes) -> ChatPrompt:
         messages=messages,
         stream=_flag(fields, "stream"),
         asks_usage=bool(options and options.get("include_usage")),
-        cap_field=cap_field,
-        cap=max_completion if max_completion is not None else max_tokens,
-        n=_count(fields, "n") or 1,
+        caps={key: fields[key] for key in CAP_FIELDS if fields.get(key) is not None},
     )
 
 
@@ -122,16 +113,6 @@ def _messages(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                     param=f"messages[{i}].content[{j}]",
                 )
     return messages
-
-
-def _count(fields: Mapping[str, Any], key: str) -> int | None:
-    value = fields.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        shown = value if isinstance(value, int | float) and not isinstance(value, bool) else type_name(value)
-        raise InvalidRequest(f"{key} must be a whole number of at least 1, not {shown}", param=key)
-    return value
 
 
 def _flag(fields: Mapping[str, Any], key: str) -> bool:
@@ -169,13 +150,13 @@ class Edits:
     kept: Sequence[int] | None = None
     """Indices of the messages that stay; None: all of them."""
     model: str | None = None
-    cap_field: CapField | None = None
-    cap: int | None = None
+    caps: Mapping[str, int] = field(default_factory=dict)
+    """Fields that get another number, or are put in."""
     add_usage: bool = False
 
     @property
     def none(self) -> bool:
-        return self.kept is None and self.model is None and self.cap is None and not self.add_usage
+        return self.kept is None and self.model is None and not self.caps and not self.add_usage
 
 
 def encode(prompt: ChatPrompt, edits: Edits) -> bytes:
@@ -187,8 +168,7 @@ def encode(prompt: ChatPrompt, edits: Edits) -> bytes:
     splices: list[spans.Splice] = []
     if edits.model is not None:
         splices.append(spans.set_member(text, members, "model", orjson.dumps(edits.model).decode()))
-    if edits.cap is not None and edits.cap_field is not None:
-        splices.append(spans.set_member(text, members, edits.cap_field, str(edits.cap)))
+    splices += [spans.set_member(text, members, key, str(cap)) for key, cap in edits.caps.items()]
     if edits.add_usage:
         splices.append(_ask_usage(text, members))
     if edits.kept is not None:

@@ -38,8 +38,8 @@ class Call:
         server = self.runtime.config.server
         return await read_body(self.request, server.max_body_bytes, server.body_idle_s)
 
-    def exchange(self, body: bytes) -> Exchange:
-        return Exchange(self.id, self.path, self.headers, body, self.peer, self.arrived)
+    def exchange(self) -> Exchange:
+        return Exchange(self.id, self.path, self.headers, self.peer, self.arrived)
 
     def describe(self, exchange: Exchange) -> None:
         """Let an error answer say what is known of the exchange."""

@@ -6,16 +6,26 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
 from backends.base import Headers
-from backends.errors import BackendError
+from backends.errors import BackendError, ClientBodyFailed
 from proxy import errors
+from proxy.account import DRAINED
 from proxy.handlers import chat, explain, health, inference, models, passthrough
 from proxy.handlers.call import Call
-from proxy.handlers.incoming import peer, raw_headers, raw_path, request_id
+from proxy.handlers.incoming import (
+    BodyStalled,
+    canonical,
+    peer,
+    raw_headers,
+    raw_path,
+    request_id,
+)
 from proxy.handlers.outgoing import ClientSide
+from proxy.handlers.tally import refusals, tallied
 from proxy.relay import unanswered
 from proxy.runtime import Live
 
@@ -36,6 +46,17 @@ _PATHS: dict[tuple[str, str], Handle] = {
     ("HEAD", "/readyz"): health.ready,
     ("POST", "/chatfuse/explain"): explain.handle,
 }
+
+
+_HANDLED = frozenset(path for _, path in _PATHS if path.startswith("/v1/"))
+_INFERENCE = frozenset(path for method, path in _PATHS if method == "POST" and path in _HANDLED)
+_SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+"""They make nothing (RFC 9110 section 9.2.1): OpenAI lists stored completions on GET, browsers ask by OPTIONS."""
+
+
+class MethodNotAllowed(errors.InvalidRequest):
+    status = 405
+    code = "method_not_allowed"
 
 
 class Dispatch:
@@ -67,7 +88,7 @@ class Dispatch:
         except TimeoutError:
             left = list(self._active)
             for task in left:
-                task.cancel(msg=_DRAINED)
+                task.cancel(msg=DRAINED)
             if left:
                 await asyncio.wait(left, timeout=5.0)
             return False
@@ -79,7 +100,8 @@ class Dispatch:
         fields: Headers = [("x-request-id", request_id(headers))]
         try:
             with self._live.use() as runtime:
-                path = raw_path(request)
+                with refusals(runtime.metrics):
+                    path = raw_path(request)
                 call = Call(
                     request=request,
                     client=client,
@@ -95,10 +117,12 @@ class Dispatch:
                 await _find(request.method, path.partition("?")[0])(call)
         except errors.ProxyError as error:
             await client.refuse(error, fields)
+        except ClientBodyFailed as error:
+            await _end(client, BodyStalled(str(error)), fields)
         except BackendError as error:
             await _end(client, unanswered(error), fields)
         except asyncio.CancelledError as cancelled:
-            if cancelled.args != (_DRAINED,):
+            if cancelled.args != (DRAINED,):
                 raise
             await _end(client, errors.Draining("the proxy is restarting", retry_after_s=1), fields)
         except ConnectionError:
@@ -110,24 +134,40 @@ class Dispatch:
         return client.response
 
 
-_DRAINED = "drained"
-
-
 async def _end(client: ClientSide, error: errors.ProxyError, fields: Headers) -> None:
     """An error at any time: an answer, a last event, or, where a body has begun that is no stream, a cut."""
     if client.started and not client.is_stream:
         client.abort()
         return
-    await client.refuse(error, fields)
+    with suppress(ConnectionError):
+        await client.refuse(error, fields)
 
 
 def _find(method: str, path: str) -> Handle:
     handler = _PATHS.get((method, path))
     if handler is not None:
         return handler
-    if path.startswith("/v1/") or path == "/v1":
-        return passthrough.handle
-    return _unknown
+    if not path.startswith("/v1/") and path != "/v1":
+        return _unknown
+    if path in _INFERENCE:
+        return passthrough.handle if method in _SAFE_METHODS else _wrong_method
+    if path not in _HANDLED and canonical(path) in _HANDLED:
+        return _misspelt
+    return passthrough.handle
+
+
+async def _misspelt(call: Call) -> None:
+    """An upstream that is lenient with paths would serve it, past the fuse, the cap and the allow lists."""
+    with tallied(call.runtime.metrics):
+        raise errors.NotFound(
+            f"there is nothing at {call.route[:200]!r}: the path is {canonical(call.route)}"
+        )
+
+
+async def _wrong_method(call: Call) -> None:
+    call.fields.append(("Allow", ", ".join(("POST", *sorted(_SAFE_METHODS)))))
+    with tallied(call.runtime.metrics):
+        raise MethodNotAllowed(f"{call.request.method[:20]} is not for {call.route}: use POST")
 
 
 async def _unknown(call: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +15,9 @@ from proxy.history.plan import kept_indices
 
 
 async def handle(call: Call) -> None:
-    exchange = call.exchange(await call.read_body())
+    call.runtime.keys.identify(call.headers)
+    exchange = call.exchange()
+    exchange.body = await call.read_body()
     exchange.path = "/v1/chat/completions"
     await call.runtime.admission.run(exchange)
     attempts = []
@@ -43,7 +46,10 @@ async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any
         else {"status": refusal.http_status, "code": refusal.error_code, "message": refusal.message},
     }
     if hasattr(attempt, "counts"):
-        weights = await model.counter.weigh(prompt.fields, turns.spans(turns.layout(prompt.messages)))
+        # A refusal costs the limit's tokens and no more: then the messages are not weighed one by one.
+        weights: Sequence[int | None] = [None] * len(prompt.messages)
+        if attempt.counts.complete:
+            weights = await model.counter.weigh(prompt.fields, turns.spans(turns.layout(prompt.messages)))
         out["tokens"] = attempt.counts.tokens
         out["complete"] = attempt.counts.complete
         out["exact"] = attempt.counts.exact
@@ -70,8 +76,8 @@ async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any
     if hasattr(attempt, "max_tokens"):
         out["max_tokens"] = {
             "value": attempt.max_tokens.value,
-            "field": attempt.max_tokens.field,
-            "asked": prompt.cap,
+            "name": attempt.max_tokens.name,
+            "asked": prompt.caps,
             "clamped": attempt.max_tokens.clamped or None,
         }
     if hasattr(attempt, "targets"):

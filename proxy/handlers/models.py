@@ -14,6 +14,7 @@ from backends.errors import BackendError
 from proxy.config import Config
 from proxy.exchange import Caller
 from proxy.handlers.call import Call
+from proxy.handlers.tally import Tally, tallied
 from proxy.routing.names import matches
 from proxy.stages.identify import may_use
 
@@ -21,9 +22,14 @@ log = logging.getLogger(__name__)
 
 
 async def handle(call: Call) -> None:
+    with tallied(call.runtime.metrics) as tally:
+        await _handle(call, tally)
+
+
+async def _handle(call: Call, tally: Tally) -> None:
     runtime = call.runtime
     caller, _ = runtime.keys.identify(call.headers)
-    asked = [runtime.backends[name] for name in backends_to_ask(runtime.config)]
+    asked = [runtime.backends[name] for name in backends_to_ask(runtime.config, runtime.backends)]
     results = await asyncio.gather(*(_ask(backend, call.headers) for backend in asked))
     lists = {
         backend.name: entries
@@ -31,12 +37,14 @@ async def handle(call: Call) -> None:
         if not isinstance(entries, RefusedList | BackendError)
     }
     entries = merge(runtime.config, caller, lists)
-    refusal = next((result for result in results if isinstance(result, RefusedList)), None)
-    if not entries and refusal is not None:
-        # Nothing to show but an upstream's refusal, of the client's key most likely: its own words.
-        headers = [*refusal.headers, *call.fields]
-        await call.client.answer(refusal.status, "", headers, refusal.body)
-        return
+    if not entries:
+        for backend, refusal in zip(asked, results, strict=True):
+            if isinstance(refusal, RefusedList):
+                # Nothing to show but an upstream's refusal, of the client's key most likely: its own words.
+                tally.backend, tally.outcome = backend.name, "upstream_error"
+                headers = [*refusal.headers, *call.fields]
+                await call.client.answer(refusal.status, "", headers, refusal.body)
+                return
     await call.answer_json(200, orjson.dumps({"object": "list", "data": entries}))
 
 
@@ -50,13 +58,16 @@ async def _ask(
         return error
 
 
-def backends_to_ask(config: Config) -> list[str]:
-    """Backends behind a pattern: only they know what names it stands for."""
-    found: dict[str, None] = {}
-    for model in config.models:
-        if "*" in model.name:
-            found.update((target.backend, None) for target in model.targets)
-    return list(found)
+def backends_to_ask(config: Config, backends: Mapping[str, Backend]) -> list[str]:
+    """Backends behind a pattern: only they know what names it stands for.
+
+    A client's key is for one upstream, so only the first that takes it is asked.
+    """
+    behind = {
+        target.backend: None for model in config.models if "*" in model.name for target in model.targets
+    }
+    takes_key = [name for name in behind if backends[name].auth == "client"]
+    return [name for name in behind if name not in takes_key[1:]]
 
 
 def merge(

@@ -48,6 +48,10 @@ class ClientSide:
             response.force_close()
         await response.prepare(self._request)
 
+    def flush_head(self) -> None:
+        """Send the head now: the body lets itself be waited for."""
+        self._request.writer.send_headers()
+
     async def write(self, data: bytes) -> None:
         assert self.response is not None
         await self.response.write(data)

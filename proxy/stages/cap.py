@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from proxy import config
-from proxy.dialects.chat import CapField, is_reasoning
-from proxy.errors import Overflow
+from proxy.dialects.chat import is_reasoning
+from proxy.errors import InvalidRequest, Overflow
 from proxy.exchange import Attempt, MaxTokens
 
 
@@ -14,7 +17,7 @@ class Cap:
         reasoning = is_reasoning(model.targets[0].model)
         room = None if model.window is None else model.window - it.shaped.counts.tokens
         floor = minimum(model.cap, reasoning)
-        if room is not None and room < floor and (model.context.strategy != "keep" or prompt.cap is not None):
+        if room is not None and room < floor and (model.context.strategy != "keep" or prompt.caps):
             raise Overflow(
                 tokens=it.shaped.counts.tokens + floor,
                 complete=it.shaped.counts.complete,
@@ -22,7 +25,7 @@ class Cap:
                 what=f"the window, with at least {floor} tokens left for the completion",
                 status=model.context.overflow_status,
             )
-        it.max_tokens = ceiling(prompt.cap, prompt.cap_field, model.cap, room, reasoning=reasoning)
+        it.max_tokens = ceiling(prompt.caps, model.cap, room, reasoning=reasoning)
 
 
 def minimum(cap: config.Cap, reasoning: bool) -> int:
@@ -31,30 +34,44 @@ def minimum(cap: config.Cap, reasoning: bool) -> int:
     return own or cap.min_tokens or 1
 
 
-def ceiling(
-    asked: int | None, field: CapField | None, cap: config.Cap, room: int | None, *, reasoning: bool
-) -> MaxTokens:
+def ceiling(asked: Mapping[str, Any], cap: config.Cap, room: int | None, *, reasoning: bool) -> MaxTokens:
     """The smallest of the three. Nothing asked and nothing configured: nothing is put in.
 
-    The client keeps the field it used. A cap of ours is put in as `max_completion_tokens` for OpenAI's
-    reasoning models, which refuse `max_tokens`.
+    The client keeps the fields it used, and each of them is lowered that is above, since servers differ in
+    which one they read. A cap of ours is put in as `max_completion_tokens` for OpenAI's reasoning models,
+    which refuse `max_tokens`. Raises InvalidRequest for a cap that cannot be compared with a limit in force;
+    where there is none, the upstream judges it.
     """
-    top = cap.max_tokens
-    default = cap.default_tokens
-    if reasoning:
-        top = cap.reasoning_max_tokens or top
-        default = cap.reasoning_default_tokens or default
-    if asked is None:
-        value = default if default is not None else top
-        if value is None:
-            return MaxTokens(None, None)
-        value = min(v for v in (value, top, room) if v is not None)
+    top = (cap.reasoning_max_tokens if reasoning else None) or cap.max_tokens
+    limits = [limit for limit in (top, room) if limit is not None]
+    if not asked:
+        default = (cap.reasoning_default_tokens if reasoning else None) or cap.default_tokens or top
+        value = min(limit for limit in (default, *limits) if limit is not None) if default else 0
         if value < 1:
-            # Over the window, and sent on all the same (strategy keep): the upstream's own error is the answer.
+            # Nothing to put in; or over the window and sent on all the same (strategy keep): upstream judges.
             return MaxTokens(None, None)
-        return MaxTokens(value, "max_completion_tokens" if reasoning else "max_tokens", changed=True)
-    value = min(v for v in (asked, top, room) if v is not None)
-    if value == asked:
-        return MaxTokens(asked, field)
-    by_room = room is not None and value == room
-    return MaxTokens(value, field, clamped="room" if by_room else "ceiling", changed=True)
+        name = "max_completion_tokens" if reasoning else "max_tokens"
+        return MaxTokens(value, name, written={name: value})
+    if not limits:
+        name, given = next(iter(asked.items()))
+        return MaxTokens(given if isinstance(given, int) else None, name)
+    limit = min(limits)
+    numbers = {name: _number(name, given, limit) for name, given in asked.items()}
+    lowered = {name: limit for name, number in numbers.items() if number > limit}
+    name = min(numbers, key=lambda each: numbers[each])
+    by_room = room is not None and limit == room
+    return MaxTokens(
+        value=min(numbers[name], limit),
+        name=name,
+        clamped="" if not lowered else "room" if by_room else "ceiling",
+        written=lowered,
+    )
+
+
+def _number(name: str, given: Any, limit: int) -> int:
+    """The client's cap as a number. Negative ones mean "without end" to llama.cpp and vLLM's completions."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given if given >= 0 else limit + 1
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    raise InvalidRequest(f"{name} must be a whole number (the limit here is {limit})", param=name)

@@ -70,7 +70,11 @@ class LocalCounter:
 
     def __init__(self, model: str, encoding_name: str | None, memo: Memo, pool: CountingPool) -> None:
         rules = family(model)
-        self._family = replace(rules, encoding=encoding_name) if encoding_name else rules
+        # An encoding that was named is meant: the model's family is no guess then.
+        self._family = rules
+        if encoding_name:
+            known = tuple(reason for reason in rules.unsure if not reason.startswith("unknown model"))
+            self._family = replace(rules, encoding=encoding_name, unsure=known)
         self._text = TextCounter(encoding(self._family.encoding), memo)
         self._pool = pool
 

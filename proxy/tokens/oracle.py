@@ -50,14 +50,14 @@ class OracleCounter:
     async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
         """What a unit adds to a bare conversation; it stands at the unit's first message."""
         messages = body["messages"]
-        bare = await self._ask({"messages": [_BARE]})
         weights = [0] * len(messages)
         for start, end in units:
             unit = messages[start:end]
             try:
+                bare = await self._ask({"messages": [_BARE]})
                 weights[start] = max(0, await self._ask({"messages": [_BARE, *unit]}) - bare)
             except Uncountable:
-                # A template that does not take it alone (one that wants roles to alternate, say).
+                # A template that does not take it alone, or takes no system message.
                 weights[start] = await self._text_tokens(unit)
         return weights
 
@@ -75,21 +75,42 @@ class OracleCounter:
         return known
 
     async def _surely_over(self, body: Mapping[str, Any], limit: int) -> int:
-        """More than `limit` if the text alone is over it; tokenized by parts, at most a tenth too much."""
-        texts = list(_texts(body["messages"]))
+        """A count above `limit` if the text alone is over it for sure, else 0.
+
+        Text is tokenized in parts, cut before white space. A cut can add a token, so each counts for one less.
+        Each part is half of what is left, judged by how dense the part before was, so a few of them are
+        enough, and no more than about a tenth too much is tokenized.
+        """
+        texts = _texts(body["messages"])
         if sum(map(len, texts)) <= limit * 4:
             return 0
-        total = 0
+        total, density = 0, _DENSE
         for text in texts:
             at = 0
             while at < len(text):
-                # No token is shorter than a byte, and a character has at most four.
-                size = max(16, int(limit * 1.1 - total) // 4)
-                total += await self._oracle.text_tokens(text[at : at + size])
-                at += size
+                left = limit * 1.1 - total
+                end = _cut_before(text, at + max(64, int(left / density / 2)))
+                tokens = await self._oracle.text_tokens(text[at:end])
+                total += max(0, tokens - 1)
                 if total > limit:
                     return total
+                density = max(_SPARSE, tokens / (end - at))
+                at = end
         return 0
+
+
+_DENSE, _SPARSE = 2.0, 0.02
+"""Tokens per character: what is assumed of text not seen yet, and the least that is believed of any."""
+
+
+def _cut_before(text: str, end: int) -> int:
+    """The last white space before `end`, within 64 characters, so that no word is cut."""
+    if end >= len(text):
+        return len(text)
+    for back in range(64):
+        if text[end - back].isspace() and not text[end - back - 1].isspace():
+            return end - back
+    return end
 
 
 _NOT_COUNTED = frozenset(

@@ -348,8 +348,16 @@ async def test_serve_with_a_certificate_that_is_not_there(folder: Path, workers:
     [
         (["--config", "bad.toml"], "error server.prot: unknown key\n"),
         (["--config", "no.toml"], "error no.toml cannot be read: No such file or directory\n"),
-        (["--port", "70000"], "error server.port: Input should be less than or equal to 65535\n"),
-        (["--workers", "0"], "error server.workers: Input should be greater than or equal to 1\n"),
+        (
+            ["--port", "70000"],
+            "error server.port: Input should be less than or equal to 65535 "
+            "(from CHATFUSE_PORT, or the command line)\n",
+        ),
+        (
+            ["--workers", "0"],
+            "error server.workers: Input should be greater than or equal to 1 "
+            "(from CHATFUSE_WORKERS, or the command line)\n",
+        ),
     ],
 )
 async def test_serve_with_a_bad_config(folder: Path, arguments: list[str], error: str) -> None:

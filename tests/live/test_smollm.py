@@ -243,3 +243,11 @@ targets = [{{ backend = "mine" }}]
             await proxy_fixture.start(tmp_path, text.format(weights=weights))
         assert "\n" not in str(failed.value)
         assert weights.name in str(failed.value)
+
+
+async def test_no_name_of_a_cap_slips_past_the_ceiling(start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(ADMIN + "[cap]\nmax_tokens = 5", embedded=True)
+    for asked in ({"n_predict": 40}, {"max_tokens": -1}, {"max_completion_tokens": 40, "n_predict": -1}, {}):
+        status, _, answer = await post(proxy, {"messages": QUESTION, "temperature": 0, **asked})
+        assert status == 200, answer
+        assert answer["usage"]["completion_tokens"] <= 5

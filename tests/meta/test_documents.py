@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 from proxy import errors, pipeline
-from proxy.config import Config, Telemetry, load
+from proxy.config import Config, Telemetry
+from proxy.config_load import load
 from proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]

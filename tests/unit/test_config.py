@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import Cap, Config, ConfigError, Context, ContextOverride, OpenAIBackend, load
+from proxy.config import Cap, Config, ConfigError, Context, ContextOverride, OpenAIBackend
 from proxy.config_checks import ENCODINGS, is_loopback, needs_restart, warnings
+from proxy.config_load import load
 
 BACKEND = """
 [[backends]]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy import app, config
+from proxy import app
 from proxy.config import Telemetry
+from proxy.config_load import load
 from proxy.errors import ProxyError
 from proxy.exchange import Exchange
 from proxy.pipeline import Pipeline, Stage, stage
@@ -72,7 +73,7 @@ async def test_stages_run_in_order_and_are_timed_until_one_refuses() -> None:
 
 
 async def test_a_field_is_not_there_before_its_stage() -> None:
-    exchange = Exchange("r", "/v1/chat/completions", (), b"{}", "", 0.0)
+    exchange = Exchange("r", "/v1/chat/completions", (), "", 0.0)
     for name in ("prompt", "caller", "candidates", "limit", "outcome"):
         with pytest.raises(AttributeError):
             getattr(exchange, name)
@@ -158,7 +159,7 @@ fuse = { mode = "observe" }
 @asynccontextmanager
 async def opened() -> AsyncIterator[Runtime]:
     parts = app.Parts(Metrics(Telemetry()))
-    runtime = app.open_runtime(config.load(CONFIG, {}, embedded=False), parts, {})
+    runtime = app.open_runtime(load(CONFIG, {}, embedded=False), parts, {})
     try:
         yield runtime
     finally:
@@ -195,7 +196,8 @@ async def test_the_tables_say_what_stages_read_and_set() -> None:
     async with opened() as runtime:
         for fields, headers, peer in REQUESTS:
             body = json.dumps(fields).encode()
-            exchange = Exchange("r", "/v1/chat/completions?x=1", headers, body, peer, 0.0)
+            exchange = Exchange("r", "/v1/chat/completions?x=1", headers, peer, 0.0)
+            exchange.body = body
             if await seen.run(runtime.admission, exchange):
                 for model in exchange.candidates:
                     await seen.run(runtime.fitting, exchange.attempt(model))
@@ -210,7 +212,8 @@ async def test_stages_leave_the_body_and_its_parsed_view_alone() -> None:
     async with opened() as runtime:
         for fields, headers, peer in REQUESTS:
             body = json.dumps(fields).encode()
-            exchange = Exchange("r", "/v1/chat/completions", headers, body, peer, 0.0)
+            exchange = Exchange("r", "/v1/chat/completions", headers, peer, 0.0)
+            exchange.body = body
             try:
                 await runtime.admission.run(exchange)
                 for model in exchange.candidates:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from tests.conftest import StartProxy
 from tests.fakes.raw_client import RawClient
@@ -258,157 +257,6 @@ async def test_without_a_passthrough_backend_unknown_paths_are_404(
         assert answer.status == 404
 
 
-# models
-
-
-async def test_models_are_merged_over_backends_with_upstreams_entries_as_they_are(
-    start_proxy: StartProxy, upstream: ScriptedUpstream, session: aiohttp.ClientSession
-) -> None:
-    entry = {"id": "gpt-4o", "object": "model", "created": 5, "owned_by": "system", "extra": [1]}
-    upstream.default = json_answer({"object": "list", "data": [entry, {"id": "other"}]})
-    async with ScriptedUpstream(json_answer({"data": [{"id": "b/one"}, {"id": "gpt-4o"}]})) as second:
-        proxy = await start_proxy(
-            f"""
-[admin]
-port = 0
-[[backends]]
-name = "a"
-kind = "openai"
-base_url = "{upstream.base_url}"
-[[backends]]
-name = "b"
-kind = "openai"
-base_url = "{second.base_url}"
-[[models]]
-name = "house-model"
-targets = [{{ backend = "a", model = "gpt-4o" }}]
-[[models]]
-name = "gpt-*"
-targets = [{{ backend = "a" }}]
-[[models]]
-name = "b/*"
-targets = [{{ backend = "b" }}]
-"""
-        )
-        async with session.get(
-            f"{proxy.base_url}/models", headers={"Authorization": "Bearer sk-1"}
-        ) as answer:
-            listed = (await answer.json())["data"]
-        assert [model["id"] for model in listed] == ["house-model", "gpt-4o", "b/one"]
-        assert listed[1] == entry
-        assert upstream.received[0].header("authorization") == "Bearer sk-1"
-
-
-async def test_an_upstreams_refusal_of_the_list_passes_when_there_is_nothing_else(
-    proxy: Proxy, upstream: ScriptedUpstream, session: aiohttp.ClientSession
-) -> None:
-    upstream.then(json_answer({"error": {"message": "bad key", "code": "invalid_api_key"}}, 401))
-    async with session.get(f"{proxy.base_url}/models") as answer:
-        assert answer.status == 401
-        assert (await answer.json())["error"]["message"] == "bad key"
-
-
-# inference endpoints that are not chat
-
-
-async def test_embeddings_go_to_their_models_backend_under_its_name_there(
-    start_proxy: StartProxy, upstream: ScriptedUpstream, session: aiohttp.ClientSession
-) -> None:
-    proxy = await start_proxy(
-        f"""
-[admin]
-port = 0
-[[backends]]
-name = "up"
-kind = "openai"
-base_url = "{upstream.base_url}"
-[[models]]
-name = "embed"
-targets = [{{ backend = "up", model = "text-embedding-3-small" }}]
-"""
-    )
-    body = b'{ "input":"x",  "model":"embed", "zz":1.0}'
-    async with session.post(f"{proxy.base_url}/embeddings", data=body) as answer:
-        assert answer.status == 200
-    assert upstream.received[0].body == body.replace(b"embed", b"text-embedding-3-small")
-    async with session.post(f"{proxy.base_url}/embeddings", json={"model": "nobody"}) as answer:
-        assert answer.status == 404
-        assert (await answer.json())["error"]["code"] == "model_not_found"
-
-
-# WebSocket
-
-
-async def echo(request: web.Request) -> web.WebSocketResponse:
-    offered = request.headers.get("Sec-WebSocket-Protocol", "")
-    socket = web.WebSocketResponse(protocols=("realtime",))
-    await socket.prepare(request)
-    await socket.send_str(f"{request.headers.get('Authorization')}|{offered}|{request.path_qs}")
-    async for message in socket:
-        if message.data == "bye":
-            await socket.close(code=4001, message=b"as asked")
-        elif message.type is aiohttp.WSMsgType.TEXT:
-            await socket.send_str(message.data)
-        elif message.type is aiohttp.WSMsgType.BINARY:
-            await socket.send_bytes(message.data)
-    return socket
-
-
-@pytest.fixture
-async def realtime() -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/v1/realtime", echo)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    await runner.cleanup()
-
-
-KEY = "openai-insecure-api-key.sk-browser"
-
-
-async def test_a_websocket_passes_in_both_directions_with_the_clients_key(
-    start_proxy: StartProxy, realtime: str, session: aiohttp.ClientSession
-) -> None:
-    proxy = await start_proxy(openai_config(realtime))
-    url = f"{proxy.base_url}/realtime?model=gpt-realtime"
-    headers = {"Authorization": "Bearer sk-1"}
-    async with asyncio.timeout(BOUND_S):
-        async with session.ws_connect(url, protocols=("realtime", KEY), headers=headers) as socket:
-            assert socket.protocol == "realtime"
-            assert await socket.receive_str() == f"Bearer sk-1|realtime,{KEY}|/v1/realtime?model=gpt-realtime"
-            await socket.send_str("Grüße 🌍")
-            assert await socket.receive_str() == "Grüße 🌍"
-            await socket.send_bytes(bytes(range(256)) * 1000)
-            assert await socket.receive_bytes() == bytes(range(256)) * 1000
-            await socket.send_str("bye")
-            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
-            assert socket.close_code == 4001
-
-
-async def test_a_websockets_key_is_replaced_by_ours_in_every_place(
-    start_proxy: StartProxy, realtime: str, session: aiohttp.ClientSession
-) -> None:
-    text = '[server]\npassthrough_paths = ["GET /v1/realtime"]'
-    backend = 'auth = "config"\napi_key = "env:UP"'
-    proxy = await start_proxy(openai_config(realtime, text, backend=backend), {"UP": "sk-ours"})
-    async with asyncio.timeout(BOUND_S):
-        async with session.ws_connect(f"{proxy.base_url}/realtime", protocols=("realtime", KEY)) as socket:
-            seen = await socket.receive_str()
-    assert seen == "Bearer sk-ours|realtime|/v1/realtime"
-
-
-async def test_a_websocket_that_the_upstream_refuses_is_an_error(
-    proxy: Proxy, upstream: ScriptedUpstream, session: aiohttp.ClientSession
-) -> None:
-    upstream.then(json_answer({"error": {}}, 401))
-    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        await session.ws_connect(f"{proxy.base_url}/realtime")
-    assert refused.value.status == 502
-
-
 async def test_health_and_unknown_paths(proxy: Proxy, session: aiohttp.ClientSession) -> None:
     for path, status in (("/healthz", 200), ("/readyz", 200), ("/", 404), ("/metrics", 404), ("/v2/x", 404)):
         async with session.get(proxy.url + path) as answer:
@@ -422,3 +270,15 @@ async def test_the_passthroughs_stream_is_given_whole(
     upstream.then(sse_answer([delta("a"), DONE]))
     async with session.get(f"{proxy.base_url}/threads/1/stream") as answer:
         assert await answer.read() == delta("a") + DONE
+
+
+async def test_callers_may_only_what_is_listed_also_where_no_key_is_needed(
+    start_proxy: StartProxy, upstream: ScriptedUpstream, session: aiohttp.ClientSession
+) -> None:
+    text = '[server]\npassthrough_paths = ["GET /v1/files"]\n[[callers]]\nname = "a"\nkey = "env:A"'
+    proxy = await start_proxy(openai_config(upstream.base_url, text, backend='auth = "none"'), {"A": "key-a"})
+    for method, path, status in (("GET", "/files", 200), ("POST", "/files", 403), ("POST", "/other", 403)):
+        headers = {"Authorization": "Bearer key-a"}
+        async with session.request(method, proxy.base_url + path, headers=headers) as answer:
+            assert answer.status == status
+    assert [(one.method, one.path) for one in upstream.received] == [("GET", "/v1/files")]

@@ -72,6 +72,12 @@ def test_our_own_names_are_ours() -> None:
     assert to_client(fields) == []
 
 
+def test_the_request_id_is_ours_in_an_answer_and_goes_along_in_a_request() -> None:
+    fields = [("X-Request-ID", "1"), ("x-request-id", "2")]
+    assert to_client(fields) == []
+    assert to_upstream(fields, "client", None, NOTHING) == fields
+
+
 def test_further_names_can_be_left_out() -> None:
     assert to_upstream(END_TO_END, "client", None, frozenset({"accept"})) == [
         field for field in END_TO_END if field[0].lower() != "accept"
@@ -128,6 +134,15 @@ def test_a_key_among_the_subprotocols_follows_the_same_rule() -> None:
     ]
     assert subprotocols(PROTOCOLS, "config", OURS) == others
     assert subprotocols(PROTOCOLS, "none", None) == others
+
+
+def test_whose_account_it_is_stands_among_the_subprotocols_too() -> None:
+    fields = [
+        ("Sec-WebSocket-Protocol", "realtime, openai-organization.org-1, OpenAI-Project.p,openai-beta.x")
+    ]
+    assert subprotocols(fields, "config", OURS) == ["realtime", "openai-beta.x"]
+    assert subprotocols(fields, "none", None) == ["realtime", "openai-beta.x"]
+    assert len(subprotocols(fields, "client", None)) == 4
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from proxy.cli import build_parser, main
 from proxy.cli.count import as_prompt, report
 from proxy.cli.serve import banner, environment, model_lines
 from proxy.cli.terminal import ProgressLine, Style, problem_lines, table
+from proxy.config_load import load
 from proxy.errors import InvalidRequest
 from proxy.telemetry.snapshot import Snapshot
 
@@ -73,12 +74,25 @@ def test_a_body_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"hello", b"", b'{"a": 1}', b"[1, 2]", b"null", b'{"messages": [', b"\xff\xfe"]
+    "raw", [b"hello", b"[1, 2]", b'"quoted"', "Grüße 🌍".encode(), b"  indented { text }"]
 )
-def test_anything_else_is_the_text_of_a_message(raw: bytes) -> None:
-    prompt = as_prompt(raw, "m")
-    assert prompt.model == "m"
-    assert list(prompt.messages) == [{"role": "user", "content": raw.decode("utf-8", "replace")}]
+def test_plain_text_is_one_message(raw: bytes) -> None:
+    assert as_prompt(raw, "gpt-4o").messages == [{"role": "user", "content": raw.decode()}]
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "nothing to count"),
+        (b" \n", "nothing to count"),
+        (b'{"messages": [', "not JSON"),
+        (b'{"model": "m", "input": "hi"}', "no messages"),
+        (b"\xff\xfe", "neither a chat request nor UTF-8"),
+    ],
+)
+def test_what_is_neither_a_request_nor_text_is_not_counted_as_something_else(raw: bytes, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        as_prompt(raw, "gpt-4o")
 
 
 @pytest.mark.parametrize("model", [None, "o3"])
@@ -159,7 +173,7 @@ def test_the_command_line_stands_over_the_environment(monkeypatch: pytest.Monkey
     ],
 )
 def test_the_banner_names_an_address_that_a_client_can_use(host: str, shown: str) -> None:
-    settings = config.load("", {"CHATFUSE_HOST": host}, embedded=False)
+    settings = load("", {"CHATFUSE_HOST": host}, embedded=False)
 
     async def reload() -> None:
         return None
@@ -199,7 +213,7 @@ def test_models_are_listed_with_their_places_and_no_key() -> None:
         name = "m"
         targets = [{ backend = "a" }, { backend = "e" }]
     """
-    (line,) = model_lines(config.load(text, {"K": "sk-secret"}, embedded=True))
+    (line,) = model_lines(load(text, {"K": "sk-secret"}, embedded=True))
     assert line.startswith("m  (a: https://api.openai.com/v1, our key; e: ")
     assert "sk-secret" not in line
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy import config
-from proxy.config import Fuse, FuseOverride, load
+from proxy.config import Fuse, FuseOverride
+from proxy.config_load import load
 from proxy.errors import InvalidApiKey, InvalidRequest, NotAllowed
 from proxy.exchange import ANONYMOUS, Caller, Limit
 from proxy.stages.identify import Keys, check_model, chosen_strategy, limit, may_use, shown
