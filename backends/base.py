@@ -116,7 +116,7 @@ class Backend(Protocol):
 
 
 class RefusedList(Exception):
-    """The upstream answered `/v1/models` with an error; kept so that it can be passed on verbatim."""
+    """The upstream answered `/v1/models`, or a WebSocket's handshake, with an error; kept to be passed on as it is."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         super().__init__(f"status {status}")

@@ -14,8 +14,6 @@ from proxy.errors import ProxyError
 
 KEEPALIVE = b": keep-alive\n\n"
 _STREAM_HEADERS = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
-_NOT_PASSED_ON = frozenset(("x-request-id",))
-"""Ours stands in its place: one id goes through the logs, the headers and the errors."""
 
 
 class Client(Protocol):
@@ -153,8 +151,7 @@ class Answer:
         await self._client.finish()
 
     def _headers(self, reply: Head) -> list[tuple[str, str]]:
-        passed = [(n, v) for n, v in reply.headers if n.lower() not in _NOT_PASSED_ON]
-        return [*passed, *self._describe()]
+        return [*reply.headers, *self._describe()]
 
 
 def error_headers(error: ProxyError) -> list[tuple[str, str]]:

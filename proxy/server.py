@@ -213,7 +213,10 @@ async def run(
     sock = open_socket(settings.server.host, settings.server.port)
     engines = Engines(settings)
     admin: Listener | None = None
+    admin_sock = None
     try:
+        if settings.admin.enabled:
+            admin_sock = open_socket(settings.admin.host, settings.admin.port)
         endpoints = await engines.start(on_progress)
         crew: Crew
         if settings.server.workers == 1:
@@ -224,8 +227,7 @@ async def run(
         try:
             await crew.start()
             admin_port = None
-            if settings.admin.enabled:
-                admin_sock = open_socket(settings.admin.host, settings.admin.port)
+            if admin_sock is not None:
                 admin_port = admin_sock.getsockname()[1]
                 admin = Listener(AdminHandler(settings.admin, crew.snapshot))
                 await admin.start(admin_sock)
@@ -240,6 +242,8 @@ async def run(
     finally:
         if admin is not None:
             await admin.close()
+        elif admin_sock is not None:
+            admin_sock.close()
         await engines.stop()
         sock.close()
 
@@ -267,6 +271,9 @@ async def _until_stopped(
 
 async def _drained(running: Running) -> bool:
     """Stop the workers: gently, until `abort`. True when nothing was cut short."""
+    logger.info(
+        "stopping: requests may run on for %g s; a second signal ends them", running.settings.server.drain_s
+    )
     stopping = asyncio.create_task(running.crew.stop(running.settings.server.drain_s))
     aborted = asyncio.create_task(running.abort.wait())
     try:
@@ -284,14 +291,15 @@ class ConfigKeeper:
     def __init__(self, source: Source, settings: Config, text: str, crew: Crew) -> None:
         self._source = source
         self._settings = settings
-        self._seen = text
+        self._seen = source.fingerprint(text)
+        self._missing = False
         self._crew = crew
         self._asked = asyncio.Event()
         self._lock = asyncio.Lock()
         self.version = 1
 
     def ask(self) -> None:
-        """SIGHUP: look now, and apply even what reads the same (a `file:` key may have changed)."""
+        """SIGHUP: look now, and apply even what reads the same."""
         self._asked.set()
 
     async def watch(self) -> None:
@@ -318,10 +326,15 @@ class ConfigKeeper:
         if self._source.path is None:
             return False
         try:
-            return self._source.text() != self._seen
-        except ConfigError:
-            # Perhaps it is being replaced at this moment.
+            now = self._source.fingerprint(self._source.text())
+        except ConfigError as error:
+            # Perhaps it is being replaced at this moment; told once.
+            if not self._missing:
+                logger.warning("the config cannot be read, the old one stays: %s", error)
+            self._missing = True
             return False
+        self._missing = False
+        return now != self._seen
 
     async def reload(self) -> str | None:
         async with self._lock:
@@ -330,7 +343,7 @@ class ConfigKeeper:
     async def _reload(self) -> str | None:
         try:
             text = self._source.text()
-            self._seen = text
+            self._seen = self._source.fingerprint(text)
             settings = self._source.parse(text)
             if keys := needs_restart(self._settings, settings):
                 raise ConfigError([(key, "cannot change while running: restart") for key in keys])

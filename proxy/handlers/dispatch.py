@@ -148,7 +148,9 @@ def _find(method: str, path: str) -> Handle:
     if handler is not None:
         return handler
     if not path.startswith("/v1/") and path != "/v1":
-        return _unknown
+        return _wrong_method if any(path == handled for _, handled in _PATHS) else _unknown
+    if method == "GET" and path.startswith("/v1/models/"):
+        return models.one
     if path in _INFERENCE:
         return passthrough.handle if method in _SAFE_METHODS else _wrong_method
     if path not in _HANDLED and canonical(path) in _HANDLED:
@@ -165,9 +167,12 @@ async def _misspelt(call: Call) -> None:
 
 
 async def _wrong_method(call: Call) -> None:
-    call.fields.append(("Allow", ", ".join(("POST", *sorted(_SAFE_METHODS)))))
+    methods = [method for method, path in _PATHS if path == call.route]
+    if call.route in _INFERENCE:
+        methods += sorted(_SAFE_METHODS)  # they pass through: stored completions, preflights
+    call.fields.append(("Allow", ", ".join(methods)))
     with tallied(call.runtime.metrics):
-        raise MethodNotAllowed(f"{call.request.method[:20]} is not for {call.route}: use POST")
+        raise MethodNotAllowed(f"{call.request.method[:20]} is not for {call.route}: use {methods[0]}")
 
 
 async def _unknown(call: Call) -> None:

@@ -6,17 +6,19 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
 from backends.base import Backend, Headers, RefusedList
 from backends.errors import BackendError
-from proxy.config import Config
+from proxy.config import Config, Model
 from proxy.exchange import Caller
+from proxy.handlers import passthrough
 from proxy.handlers.call import Call
 from proxy.handlers.tally import Tally, tallied
 from proxy.routing.names import matches
-from proxy.stages.identify import may_use
+from proxy.stages.identify import check_model, may_use
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +44,25 @@ async def _handle(call: Call, tally: Tally) -> None:
             if isinstance(refusal, RefusedList):
                 # Nothing to show but an upstream's refusal, of the client's key most likely: its own words.
                 tally.backend, tally.outcome = backend.name, "upstream_error"
-                headers = [*refusal.headers, *call.fields]
-                await call.client.answer(refusal.status, "", headers, refusal.body)
+                headers = [(n, v) for n, v in refusal.headers if n.lower() != "x-request-id"]
+                await call.client.answer(refusal.status, "", [*headers, *call.fields], refusal.body)
                 return
     await call.answer_json(200, orjson.dumps({"object": "list", "data": entries}))
+
+
+async def one(call: Call) -> None:
+    """`GET /v1/models/NAME`: a name of ours from the config, any other from whoever takes unknown paths."""
+    runtime = call.runtime
+    name = unquote(call.route.removeprefix("/v1/models/"))
+    caller, _ = runtime.keys.identify(call.headers)
+    own = next((model for model in runtime.config.models if model.name == name and "*" not in name), None)
+    if own is None and may_use(caller, name):
+        await passthrough.handle(call)
+        return
+    with tallied(runtime.metrics):
+        check_model(caller, name)
+        assert own is not None
+        await call.answer_json(200, orjson.dumps(entry_of(own)))
 
 
 async def _ask(
@@ -77,11 +94,14 @@ def merge(
     merged: dict[str, Mapping[str, Any]] = {}
     for model in config.models:
         if "*" not in model.name:
-            own = {"id": model.name, "object": "model", "created": 0, "owned_by": model.targets[0].backend}
-            merged.setdefault(model.name, own)
+            merged.setdefault(model.name, entry_of(model))
             continue
         for target in model.targets:
             for entry in lists.get(target.backend, ()):
                 if matches(model.name, entry["id"]):
                     merged.setdefault(entry["id"], entry)
     return [entry for name, entry in merged.items() if may_use(caller, name)]
+
+
+def entry_of(model: Model) -> Mapping[str, Any]:
+    return {"id": model.name, "object": "model", "created": 0, "owned_by": model.targets[0].backend}
