@@ -112,8 +112,6 @@ class WorkerProcess:
         """`limit_s` bounds the wait for the commands before it, too. Raises WorkerFailed."""
         try:
             async with asyncio.timeout(limit_s), self._lock:
-                if self._writer.is_closing():
-                    raise WorkerFailed(f"worker {self.pid} has been ended")
                 self._number += 1
                 if self._writer.is_closing():
                     raise WorkerFailed(f"worker {self.pid} has ended")
