@@ -35,6 +35,8 @@ class Parts:
     metrics: Metrics
     memo: Memo = field(default_factory=lambda: Memo(REMEMBERED_TEXTS))
     pool: CountingPool = field(default_factory=CountingPool)
+    templates: dict[str, Counter] = field(default_factory=dict)
+    """Counters made of models' own files, by what the config says of them: a reload builds only what is new."""
 
     def close(self) -> None:
         self.pool.close()
@@ -97,6 +99,8 @@ class _Counters:
         """One for each backend: what it has counted under one name it knows under every other."""
 
     def of(self, section: config.Model, target: Target) -> Counter:
+        if section.tokenizer_files is not None:
+            return template_counter(section, self._parts)
         backend = target.backend
         if section.tokenizer == "auto" and isinstance(backend, Oracle):
             counter = self._oracles.get(backend.name)
@@ -107,10 +111,41 @@ class _Counters:
         return LocalCounter(target.model, name, self._parts.memo, self._parts.pool)
 
 
+def template_counter(section: config.Model, parts: Parts) -> Counter:
+    """A counter from a model's own files, built at the first call: up to a second, 150 MB. Raises ValueError."""
+    files, flags = section.tokenizer_files, section.chat_template
+    assert files is not None
+    key = f"{files} {flags.model_dump_json()}"
+    if key not in parts.templates:
+        # Not at the top: jinja2 and tokenizers are an extra, and 24 MB that other configs need not have.
+        try:
+            from proxy.tokens.template import ChatTemplate
+            from proxy.tokens.template_counter import TemplateCounter
+            from proxy.tokens.template_request import ServerFlags
+            from proxy.tokens.tokenizer_files import load
+
+            template = ChatTemplate.load(
+                files if files.is_dir() else files.parent,
+                ServerFlags(
+                    server=flags.server,
+                    default_chat_template_kwargs=flags.kwargs,
+                    chat_template_content_format=flags.content_format,
+                    exclude_tools_when_tool_choice_none=flags.exclude_tools_when_tool_choice_none,
+                ),
+                template=flags.file,
+            )
+            parts.templates[key] = TemplateCounter(template, load(files), parts.memo, parts.pool)
+        except ImportError as error:
+            raise ValueError(f"pip install 'chatfuse[templates]' (missing: {error.name})") from None
+    return parts.templates[key]
+
+
 def needed_encodings(settings: config.Config) -> list[str]:
     """Encodings that this config is sure or likely to use; any other is loaded at its first use."""
     names: dict[str, None] = {}
     for model in settings.models:
+        if model.tokenizer_files is not None:
+            continue
         if model.tokenizer != "auto":
             names[model.tokenizer] = None
             continue
@@ -126,11 +161,20 @@ def needed_encodings(settings: config.Config) -> list[str]:
     return list(names)
 
 
-async def load_encodings(settings: config.Config) -> None:
-    """Before the first request, side by side: none of them should find a tokenizer still to be built."""
-    names = needed_encodings(settings)
-    if not names:
-        return
+async def load_tokenizers(settings: config.Config, parts: Parts) -> None:
+    """Before the first request, side by side: none of them should find a tokenizer still to be built.
+
+    Raises ConfigError for a model's files that cannot be used.
+    """
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(max_workers=len(names)) as threads:
-        await asyncio.gather(*(loop.run_in_executor(threads, encodings.encoding, name) for name in names))
+    with ThreadPoolExecutor() as threads:
+        loading = [
+            loop.run_in_executor(threads, encodings.encoding, name) for name in needed_encodings(settings)
+        ]
+        for i, model in enumerate(settings.models):
+            if model.tokenizer_files is not None:
+                try:
+                    await loop.run_in_executor(threads, template_counter, model, parts)
+                except ValueError as error:
+                    raise config.ConfigError([(f"models[{i}].tokenizer", str(error))]) from None
+        await asyncio.gather(*loading)

@@ -219,6 +219,16 @@ class TargetSection(Section):
     weight: float = Field(1.0, gt=0)
 
 
+class ChatTemplate(Section):
+    """How the server of a model with a chat template was started, where that changes the count."""
+
+    file: Path | None = None
+    server: Literal["vllm", "llama.cpp"] = "vllm"
+    content_format: Literal["auto", "string", "openai"] = "auto"
+    kwargs: dict[str, Any] = {}
+    exclude_tools_when_tool_choice_none: bool = False
+
+
 class Model(Section):
     """What clients ask for (`*` stands for anything), and where it is served."""
 
@@ -226,10 +236,18 @@ class Model(Section):
     targets: tuple[TargetSection, ...] = Field(min_length=1)
     fallbacks: tuple[Name, ...] = ()
     tokenizer: str = "auto"
+    chat_template: ChatTemplate = ChatTemplate()
     window: Literal["auto"] | Tokens = "auto"
     context: ContextOverride | None = None
     cap: Cap | None = None
     fuse: FuseOverride | None = None
+
+    @property
+    def tokenizer_files(self) -> Path | None:
+        """The model's own files, when `tokenizer` is a path: it has a slash, or is there."""
+        if self.tokenizer == "auto" or ("/" not in self.tokenizer and not Path(self.tokenizer).exists()):
+            return None
+        return Path(self.tokenizer)
 
 
 class Telemetry(Section):

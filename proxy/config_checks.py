@@ -101,8 +101,16 @@ def _models(config: Config) -> list[tuple[str, str]]:
                 problems.append((f"{key}.fallbacks", "a model cannot be its own fallback"))
             if "*" in fallback:
                 problems.append((f"{key}.fallbacks", "a fallback must be a name without *"))
-        if model.tokenizer != "auto" and model.tokenizer not in ENCODINGS:
-            problems.append((f"{key}.tokenizer", f'must be "auto" or one of {", ".join(ENCODINGS)}'))
+        files = model.tokenizer_files
+        if files is not None and not files.exists():
+            problems.append((f"{key}.tokenizer", f"there is nothing at {files}"))
+        if files is None and model.tokenizer != "auto" and model.tokenizer not in ENCODINGS:
+            known = ", ".join(ENCODINGS)
+            problems.append(
+                (f"{key}.tokenizer", f'must be "auto", the path of a model\'s files, or one of {known}')
+            )
+        if files is None and "chat_template" in model.model_fields_set:
+            problems.append((f"{key}.chat_template", "is of use only when tokenizer is a path"))
         context = config.context.overridden(model.context)
         if (
             context.strategy == "trim"

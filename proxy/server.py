@@ -205,6 +205,27 @@ async def run(
 
     Raises ConfigError, EngineFailed, WorkerFailed, OSError.
     """
+    if not signals:
+        return await _serve(source, on_ready, on_progress, signals=False)
+    # Until it is ready there is nothing to drain: what has been started is ended, and that is all.
+    starting = asyncio.create_task(_serve(source, on_ready, on_progress, signals=True))
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, starting.cancel)
+    try:
+        return await starting
+    except asyncio.CancelledError:
+        if not starting.cancelled():
+            raise
+        return 0
+
+
+async def _serve(
+    source: Source,
+    on_ready: Callable[[Running], None],
+    on_progress: Callable[[str], None],
+    *,
+    signals: bool,
+) -> int:
     text = source.text()
     settings = source.parse(text)
     log.configure(settings.log.level, settings.log.format)

@@ -58,14 +58,14 @@ class Worker:
     async def start(self, sock: socket.socket) -> None:
         """Ready to serve when it returns: tokenizers are loaded, what was made so far is left to no collector."""
         settings = self._live.runtime.config
-        await app.load_encodings(settings)
+        await app.load_tokenizers(settings, self._parts)
         gc.collect()
         gc.freeze()
         await self._listener.start(sock, tls_context(settings.server))
 
     async def apply(self, settings: Config) -> None:
         """Build what a new config needs, then swap one reference. Requests in progress keep the old one."""
-        await app.load_encodings(settings)
+        await app.load_tokenizers(settings, self._parts)
         old = self._live.runtime
         self._live.runtime = app.open_runtime(settings, self._parts, self._engines)
         if old.users == 0:

@@ -8,12 +8,13 @@ import os
 import sys
 from typing import Any
 
-from proxy.app import needed_encodings
+from proxy.app import Parts, needed_encodings, template_counter
 from proxy.cli.terminal import Style, problem_lines
 from proxy.config import Config, ConfigError
 from proxy.config_checks import warnings
 from proxy.config_source import Source
 from proxy.engines import EngineFailed, embedded_installed, weights_of
+from proxy.telemetry.metrics import Metrics
 from proxy.tokens import encodings
 from proxy.worker import tls_context
 
@@ -70,6 +71,14 @@ def surroundings(settings: Config) -> list[tuple[str, str]]:
                 weights_of(backend)
             except EngineFailed as error:
                 problems.append((f"backends[{i}]", str(error)))
+    parts = Parts(Metrics(settings.telemetry))
+    for i, model in enumerate(settings.models):
+        if model.tokenizer_files is not None:
+            try:
+                template_counter(model, parts)
+            except ValueError as error:
+                problems.append((f"models[{i}].tokenizer", str(error)))
+    parts.close()
     for name in needed_encodings(settings):
         try:
             encodings.encoding(name)

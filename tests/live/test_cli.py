@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from proxy import __version__
@@ -363,3 +364,20 @@ async def test_serve_with_a_certificate_that_is_not_there(folder: Path, workers:
 async def test_serve_with_a_bad_config(folder: Path, arguments: list[str], error: str) -> None:
     (folder / "bad.toml").write_text("[server]\nprot = 1\n")
     assert await run(folder, "serve", *arguments) == Ended(1, "", error)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_signal_while_it_starts_ends_it_cleanly(folder: Path, workers: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", "serve", "--port", "0", "--workers", str(workers),
+        cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CHATFUSE_ADMIN_PORT": "0"},
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        while not psutil.Process(process.pid).children():
+            await asyncio.sleep(0.01)  # its first child: the engine
+        process.terminate()
+        out, err = await process.communicate()
+    assert process.returncode == 0, err
+    assert b"Traceback" not in err
+    assert b"ready" not in out

@@ -25,6 +25,7 @@ def test_the_example_config_loads_and_shows_the_defaults() -> None:
 
 def test_the_example_config_with_every_mark_taken_away_loads_too() -> None:
     text = re.sub(r"^#: ?", "", EXAMPLE, flags=re.MULTILINE)
+    text = text.replace('backend = "vllm"', 'backend = "openai"').replace("/models/Qwen3-0.6B", str(ROOT))
     text = text.replace('"cert.pem"', '"c"').replace('auth = "client"', 'auth = "config"')
     config = load(text, {"CHATFUSE_ADMIN_TOKEN": "t", "WEB_KEY": "k", "OPENAI_API_KEY": "sk"}, embedded=True)
     assert config.callers[0].name == "web"

@@ -102,12 +102,16 @@ async def endless(_: Received, peer: Peer) -> None:
     peer.keep_open = False
 
 
-async def open_stream(port: int) -> RawClient:
+@asynccontextmanager
+async def open_stream(port: int) -> AsyncIterator[RawClient]:
     client = await RawClient.connect(port)
-    await client.post("/v1/chat/completions", chat(stream=True))
-    assert (await client.head())[0] == 200
-    assert await client.chunk() == delta("one")
-    return client
+    try:
+        await client.post("/v1/chat/completions", chat(stream=True))
+        assert (await client.head())[0] == 200
+        assert await client.chunk() == delta("one")
+        yield client
+    finally:
+        await client.close()
 
 
 async def refused(port: int) -> None:
@@ -137,15 +141,14 @@ async def test_who_connects_during_a_drain_is_refused_and_what_runs_goes_on(
 
     upstream.then(slow)
     proxy = await start_proxy(openai_config(upstream.base_url, LONG_DRAIN.format(workers=workers)))
-    client = await open_stream(proxy.port)
     try:
-        proxy.running.stop.set()
-        await refused(proxy.port)
-        go.set()
-        assert await client.chunk() == DONE
+        async with open_stream(proxy.port) as client:
+            proxy.running.stop.set()
+            await refused(proxy.port)
+            go.set()
+            assert await client.chunk() == DONE
     finally:
         go.set()
-        await client.close()
     assert await proxy.task == 0
 
 
@@ -155,15 +158,13 @@ async def test_a_second_signal_ends_the_drain_at_once_and_everything_with_it(
 ) -> None:
     upstream.default = endless
     text = openai_config(upstream.base_url, LONG_DRAIN.format(workers=workers)) + WITH_ENGINE
-    async with serve(tmp_path, text) as serving:
-        client = await open_stream(serving.port)
+    async with serve(tmp_path, text) as serving, open_stream(serving.port):
         serving.process.send_signal(name)
         await refused(serving.port)
         assert serving.process.returncode is None
         assert all(runs(child) for child in serving.children)
         serving.process.send_signal(name)
         assert await serving.ended(AT_ONCE_S) == 1
-        await client.close()
 
 
 @pytest.mark.parametrize("draining", [False, True])
@@ -176,13 +177,12 @@ async def test_a_killed_supervisor_leaves_no_process(
         lines = [" ".join(child.cmdline()) for child in serving.children]
         assert sum("proxy.worker" in line for line in lines) == 2
         assert sum("llama_child" in line for line in lines) >= 1
-        client = await open_stream(serving.port)
-        if draining:
-            serving.process.terminate()
-            await refused(serving.port)
-        serving.process.kill()
-        assert await serving.ended(AT_ONCE_S) == -signal.SIGKILL
-        await client.close()
+        async with open_stream(serving.port):
+            if draining:
+                serving.process.terminate()
+                await refused(serving.port)
+            serving.process.kill()
+            assert await serving.ended(AT_ONCE_S) == -signal.SIGKILL
 
 
 async def test_a_clean_stop_of_workers_with_an_engine_keeps_their_last_counts(
