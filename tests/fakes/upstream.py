@@ -100,6 +100,21 @@ def sse_answer(chunks: Sequence[bytes], *, end: bool = True) -> Answer:
     return answer
 
 
+def paused_answer(go: asyncio.Event, before: Sequence[bytes], after: Sequence[bytes]) -> Answer:
+    """A stream that halts after its first chunks until `go` is set."""
+
+    async def answer(_: Received, peer: Peer) -> None:
+        await peer.write(SSE_HEAD)
+        for chunk in before:
+            await peer.chunk(chunk)
+        await go.wait()
+        for chunk in after:
+            await peer.chunk(chunk)
+        await peer.write(b"0\r\n\r\n")
+
+    return answer
+
+
 def completion(text: str = "Hello!", prompt_tokens: int = 9, model: str = "gpt-4o") -> dict[str, Any]:
     return {
         "id": "chatcmpl-1",

@@ -1,4 +1,4 @@
-"""A proxy that is served badly and must go on serving well."""
+"""What several of the tests on the wire use: a client, and a proxy that must go on serving well."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 
 from proxy.log import JsonFormatter
@@ -120,3 +121,10 @@ async def served(start_proxy: StartProxy, upstream: ScriptedUpstream, raw: Conne
     for line in log.lines:
         assert KEY not in line
         assert json.loads(line)["level"] != "error", line
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client that takes bodies as they come."""
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        yield session

@@ -21,6 +21,7 @@ from tests.fakes.upstream import (
     completion,
     delta,
     json_answer,
+    paused_answer,
     sse_answer,
 )
 from tests.proxy_fixture import Proxy, openai_config
@@ -238,15 +239,7 @@ async def test_comments_never_fall_into_a_very_long_event(
     go = asyncio.Event()
     long = b'data: {"x":"' + b"y" * 400_000 + b'"}\n\n'
 
-    async def halting(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(long[:300_000])
-        await go.wait()
-        await peer.chunk(long[300_000:])
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(halting)
+    upstream.then(paused_answer(go, [long[:300_000]], [long[300_000:], DONE]))
     proxy = await start_proxy(openai_config(upstream.base_url, COMMENTS))
     reading = asyncio.create_task(post(proxy, chat(stream=True)))
     await upstream.arrival()

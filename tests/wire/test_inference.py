@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -15,12 +14,6 @@ from tests.fakes.upstream import ScriptedUpstream, json_answer
 from tests.proxy_fixture import Proxy, openai_config
 
 CLIENT = {"Authorization": "Bearer sk-1"}
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
-        yield session
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import aiohttp
@@ -20,12 +20,6 @@ from tests.proxy_fixture import Proxy, openai_config
 
 Connect = Callable[[int], Awaitable[RawClient]]
 BOUND_S = 20.0
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
-        yield session
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.conftest import StartProxy
-from tests.fakes.upstream import DONE, SSE_HEAD, Peer, Received, ScriptedUpstream, delta
+from tests.fakes.upstream import DONE, ScriptedUpstream, delta, paused_answer
 from tests.proxy_fixture import Proxy, openai_config
 from tests.wire.requests import chat
 
@@ -87,14 +87,7 @@ async def test_a_request_in_progress_ends_on_the_config_that_it_began_with(
 ) -> None:
     go = asyncio.Event()
 
-    async def slow(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(delta("one"))
-        await go.wait()
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(slow)
+    upstream.then(paused_answer(go, [delta("one")], [DONE]))
     proxy = await start_proxy(openai_config(upstream.base_url))
     async with (
         aiohttp.ClientSession() as session,

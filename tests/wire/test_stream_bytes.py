@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import StartProxy
 from tests.fakes.upstream import (
     DONE,
-    SSE_HEAD,
     USAGE_EVENT,
     Peer,
     Received,
     ScriptedUpstream,
     delta,
+    paused_answer,
     sse_answer,
 )
 from tests.proxy_fixture import Proxy, openai_config
@@ -144,14 +144,7 @@ async def test_each_chunk_reaches_the_client_before_the_next_one_is_sent(
 
     go = asyncio.Event()
 
-    async def step(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(delta("first"))
-        await go.wait()
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(step)
+    upstream.then(paused_answer(go, [delta("first")], [DONE]))
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{proxy.base_url}/chat/completions", data=chat(stream=True)) as answer,

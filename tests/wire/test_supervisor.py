@@ -21,7 +21,7 @@ from proxy.server import ConfigKeeper
 from proxy.telemetry.snapshot import Snapshot
 from tests.conftest import StartProxy
 from tests.fakes.raw_client import RawClient
-from tests.fakes.upstream import DONE, SSE_HEAD, Peer, Received, ScriptedUpstream, delta
+from tests.fakes.upstream import DONE, SSE_HEAD, Peer, Received, ScriptedUpstream, delta, paused_answer
 from tests.proxy_fixture import openai_config
 from tests.wire.requests import chat
 
@@ -132,14 +132,7 @@ async def test_who_connects_during_a_drain_is_refused_and_what_runs_goes_on(
 ) -> None:
     go = asyncio.Event()
 
-    async def slow(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(delta("one"))
-        await go.wait()
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(slow)
+    upstream.then(paused_answer(go, [delta("one")], [DONE]))
     proxy = await start_proxy(openai_config(upstream.base_url, LONG_DRAIN.format(workers=workers)))
     try:
         async with open_stream(proxy.port) as client:

@@ -29,12 +29,6 @@ UPGRADE = (
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
-        yield session
-
-
-@pytest.fixture
 async def proxy(start_proxy: StartProxy, upstream: ScriptedUpstream) -> Proxy:
     return await start_proxy(openai_config(upstream.base_url))
 

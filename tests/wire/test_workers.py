@@ -14,7 +14,7 @@ import pytest
 from proxy import server
 from proxy.server import Processes
 from tests.conftest import StartProxy
-from tests.fakes.upstream import DONE, SSE_HEAD, Peer, Received, ScriptedUpstream, delta
+from tests.fakes.upstream import DONE, SSE_HEAD, Peer, Received, ScriptedUpstream, delta, paused_answer
 from tests.proxy_fixture import Proxy, openai_config
 from tests.wire.requests import chat
 
@@ -95,14 +95,7 @@ async def test_stopping_waits_for_streams_and_leaves_no_process(
 ) -> None:
     go = asyncio.Event()
 
-    async def slow(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(delta("one"))
-        await go.wait()
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(slow)
+    upstream.then(paused_answer(go, [delta("one")], [DONE]))
     proxy = await start_proxy(openai_config(upstream.base_url, TWO))
     workers = pids(proxy)
     async with (
@@ -266,14 +259,7 @@ async def test_a_worker_that_starts_while_we_stop_is_ended_and_not_waited_for(
 ) -> None:
     go = asyncio.Event()
 
-    async def slow(_: Received, peer: Peer) -> None:
-        await peer.write(SSE_HEAD)
-        await peer.chunk(delta("one"))
-        await go.wait()
-        await peer.chunk(DONE)
-        await peer.write(b"0\r\n\r\n")
-
-    upstream.then(slow)
+    upstream.then(paused_answer(go, [delta("one")], [DONE]))
     proxy = await start_proxy(openai_config(upstream.base_url, TWO))
     async with (
         aiohttp.ClientSession() as session,
