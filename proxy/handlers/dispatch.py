@@ -59,6 +59,10 @@ class MethodNotAllowed(errors.InvalidRequest):
     code = "method_not_allowed"
 
 
+_TOLD_WITHIN_S = 2.0
+"""A last event to a client that reads slowly is not waited for any longer."""
+
+
 class Dispatch:
     """The server's one handler. Knows which requests are in progress, so that a drain can wait for them."""
 
@@ -86,13 +90,20 @@ class Dispatch:
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
         except TimeoutError:
-            left = list(self._active)
-            for task in left:
-                task.cancel(msg=DRAINED)
-            if left:
-                await asyncio.wait(left, timeout=5.0)
+            await self._end_all()
             return False
+        except asyncio.CancelledError:
+            # A second signal: nobody waits any longer, but they are told.
+            await self._end_all()
+            raise
         return True
+
+    async def _end_all(self) -> None:
+        left = list(self._active)
+        for task in left:
+            task.cancel(msg=DRAINED)
+        if left:
+            await asyncio.wait(left, timeout=_TOLD_WITHIN_S)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         headers = raw_headers(request)

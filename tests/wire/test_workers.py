@@ -111,8 +111,9 @@ async def test_stopping_waits_for_streams_and_leaves_no_process(
     assert not any(psutil.pid_exists(pid) for pid in workers)
 
 
+@pytest.mark.parametrize("second_signal", [False, True])
 async def test_what_outlasts_the_drain_ends_with_an_error_event(
-    start_proxy: StartProxy, upstream: ScriptedUpstream
+    start_proxy: StartProxy, upstream: ScriptedUpstream, second_signal: bool
 ) -> None:
     async def endless(_: Received, peer: Peer) -> None:
         await peer.write(SSE_HEAD)
@@ -121,18 +122,33 @@ async def test_what_outlasts_the_drain_ends_with_an_error_event(
         peer.keep_open = False
 
     upstream.then(endless)
-    proxy = await start_proxy(openai_config(upstream.base_url, "[server]\ndrain_s = 0.3"))
+    drain_s = 300 if second_signal else 0.3
+    proxy = await start_proxy(openai_config(upstream.base_url, f"[server]\ndrain_s = {drain_s}"))
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{proxy.base_url}/chat/completions", data=chat(stream=True)) as answer,
     ):
         assert await answer.content.readany() == delta("one")
         proxy.running.stop.set()
+        if second_signal:
+            while await takes_connections(proxy.port):
+                await asyncio.sleep(0.01)  # until the drain has begun
+            proxy.running.abort.set()
         async with asyncio.timeout(BOUND_S):
             rest = await answer.read()
     assert rest.startswith(b'data: {"error":')
     assert b'"draining"' in rest
     assert await proxy.task == 1
+
+
+async def takes_connections(port: int) -> bool:
+    """Whether the proxy still takes connections."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 FUSE = TWO + "[fuse]\nmax_context_tokens = 5"
