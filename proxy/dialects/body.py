@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import orjson
@@ -90,7 +90,18 @@ def members(text: str) -> tuple[spans.Member, ...]:
     try:
         return spans.scan_object(text)
     except ValueError as error:
-        raise InvalidRequest(f"the body cannot be read: {error}") from None
+        raise InvalidRequest(f"the body cannot be edited: {error}") from None
+
+
+def refuse_repeated(raw: bytes, fields: Mapping[str, Any], keys: Collection[str]) -> None:
+    """Two values for a key that we act on: the upstream might read the other one. Raises InvalidRequest."""
+    if not may_repeat(raw, fields, [f'"{key}"'.encode() for key in keys]):
+        return
+    seen: set[str] = set()
+    for member in members(decode(raw)):
+        if member.key in seen and member.key in keys:
+            raise InvalidRequest(f"the key {member.key!r} is given twice", param=member.key)
+        seen.add(member.key)
 
 
 def check_name(model: str) -> None:

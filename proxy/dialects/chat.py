@@ -21,18 +21,7 @@ from proxy.errors import InvalidRequest
 CAP_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")
 """Every name under which a server may read the completion's cap; `n_predict` is llama.cpp's."""
 
-_ENFORCED = tuple(
-    b'"' + key + b'"'
-    for key in (
-        b"model",
-        b"messages",
-        b"max_tokens",
-        b"max_completion_tokens",
-        b"n_predict",
-        b"stream",
-        b"stream_options",
-    )
-)
+_ENFORCED = frozenset(("model", "messages", "stream", "stream_options", *CAP_FIELDS))
 _REASONING = re.compile(r"^(?:ft:)?(?:[^/]+/)?(?:o[1-9](?![a-z0-9])|gpt-5(?!.*chat))", re.IGNORECASE)
 
 
@@ -59,8 +48,7 @@ class ChatPrompt:
 def parse(raw: bytes) -> ChatPrompt:
     """Raises InvalidJson or InvalidRequest, naming the place."""
     fields = bodies.parse(raw)
-    if bodies.may_repeat(raw, fields, _ENFORCED):
-        _refuse_repeated(raw)
+    bodies.refuse_repeated(raw, fields, _ENFORCED)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest(f"model must be a non-empty string, not {_what(fields, 'model')}", param="model")
@@ -126,23 +114,6 @@ def _what(fields: Mapping[str, Any], key: str) -> str:
     return type_name(fields[key]) if key in fields else "missing"
 
 
-def _refuse_repeated(raw: bytes) -> None:
-    """Two values for a key that we enforce: upstream might read the other one."""
-    seen: set[str] = set()
-    enforced = {key.strip(b'"').decode() for key in _ENFORCED}
-    for member in _members(bodies.decode(raw)):
-        if member.key in seen and member.key in enforced:
-            raise InvalidRequest(f"the key {member.key!r} is given twice", param=member.key)
-        seen.add(member.key)
-
-
-def _members(text: str) -> Sequence[spans.Member]:
-    try:
-        return spans.scan_object(text)
-    except ValueError as error:
-        raise InvalidRequest(f"the body cannot be edited: {error}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class Edits:
     """What leaves other than it came. None of it set: the original bytes go on."""
@@ -164,7 +135,7 @@ def encode(prompt: ChatPrompt, edits: Edits) -> bytes:
     if edits.none:
         return prompt.raw
     text = bodies.decode(prompt.raw)
-    members = _members(text)
+    members = bodies.members(text)
     splices: list[spans.Splice] = []
     if edits.model is not None:
         splices.append(spans.set_member(text, members, "model", orjson.dumps(edits.model).decode()))
@@ -184,7 +155,7 @@ def _ask_usage(text: str, members: Sequence[spans.Member]) -> spans.Splice:
         return spans.set_member(text, members, "stream_options", '{"include_usage":true}')
     inner = text[options.value_start : options.value_end]
     try:
-        splice = spans.set_member(inner, _members(inner), "include_usage", "true")
+        splice = spans.set_member(inner, bodies.members(inner), "include_usage", "true")
     except ValueError:
         raise InvalidRequest(
             "the key 'include_usage' is given twice", param="stream_options.include_usage"

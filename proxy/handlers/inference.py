@@ -37,8 +37,8 @@ async def _handle(call: Call, tally: Tally) -> None:
         await _unnamed(call, caller, raw, tally)
         return
     bodies.check_name(model)
-    if bodies.may_repeat(plain, fields, (b'"model"',)):
-        refuse_repeated_model(plain)
+    # The allow list would judge one name and the upstream serve the other.
+    bodies.refuse_repeated(plain, fields, ("model",))
     found = runtime.catalog.find(model, caller.name, None)
     if not found:
         raise ModelNotFound(f"the model {shown(model)} is not served here", param="model")
@@ -85,10 +85,3 @@ def renamed(raw: bytes, target: Target) -> bytes:
     text = bodies.decode(raw)
     splice = spans.set_member(text, bodies.members(text), "model", orjson.dumps(target.model).decode())
     return bodies.encode(spans.apply(text, [splice]))
-
-
-def refuse_repeated_model(raw: bytes) -> None:
-    """The allow list would judge one name and the upstream serve the other. Raises InvalidRequest."""
-    keys = [member.key for member in bodies.members(bodies.decode(raw))]
-    if keys.count("model") > 1:
-        raise InvalidRequest("the key 'model' is given twice", param="model")
