@@ -36,7 +36,6 @@ class UpstreamRequest:
     """Raw path and query as the client sent them, beginning with `/v1/`."""
     headers: Headers
     body: bytes | AsyncIterable[bytes] | None = None
-    upgrade: bool = False
 
 
 class Reply(Protocol):

@@ -7,15 +7,30 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backends.errors import BackendError
+from backends.errors import BackendError, ClientBodyFailed
 from proxy.errors import FuseTripped, Overflow, ProxyError, UpstreamError
-from proxy.exchange import Attempt, Exchange
+from proxy.exchange import Attempt, Exchange, Outcome
 from proxy.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 DRAINED = "drained"
 """The message of the cancellation that ends what outlasts a drain."""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """How a request ended that this error ended."""
+    if isinstance(error, asyncio.CancelledError):
+        return "interrupted" if error.args == (DRAINED,) else "client_gone"
+    if isinstance(error, ClientBodyFailed | ConnectionError):
+        return "client_gone"
+    if isinstance(error, FuseTripped):
+        return "tripped"
+    if isinstance(error, Overflow):
+        return "overflow"
+    if isinstance(error, UpstreamError | BackendError):
+        return "upstream_error"
+    return "refused" if isinstance(error, ProxyError) else "failed"
 
 
 class Account:
@@ -27,23 +42,8 @@ class Account:
         """Around a whole exchange: whatever way it ends, it is accounted once."""
         try:
             yield
-        except asyncio.CancelledError as cancelled:
-            exchange.finish("interrupted" if cancelled.args == (DRAINED,) else "client_gone")
-            raise
-        except FuseTripped:
-            exchange.finish("tripped")
-            raise
-        except Overflow:
-            exchange.finish("overflow")
-            raise
-        except (UpstreamError, BackendError):
-            exchange.finish("upstream_error")
-            raise
-        except ProxyError:
-            exchange.finish("refused")
-            raise
-        except ConnectionError:
-            exchange.finish("client_gone")
+        except BaseException as error:
+            exchange.finish(outcome_of(error))
             raise
         finally:
             exchange.finish("failed")

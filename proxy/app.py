@@ -44,6 +44,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Ports:
+    keys: Keys
     catalog: Catalog
 
 
@@ -52,14 +53,14 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
     backends = {section.name: _backend(section, engines) for section in settings.backends}
     counters = _Counters(parts)
     catalog = ModelCatalog(settings, backends, counters.of)
-    admission = pipeline.admission(settings, _Ports(catalog))
+    keys = Keys(settings.callers)
     passthrough = settings.passthrough()
     return Runtime(
         config=settings,
         backends=backends,
         catalog=catalog,
-        keys=Keys(settings.callers),
-        admission=admission,
+        keys=keys,
+        admission=pipeline.admission(settings, _Ports(keys, catalog)),
         fitting=pipeline.fitting(settings),
         relay=Relay(settings.server.keepalive_comment_s, describe, parts.metrics.inflight),
         account=Account(parts.metrics),

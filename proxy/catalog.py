@@ -8,7 +8,7 @@ from backends.base import Backend, Target
 from proxy import config
 from proxy.errors import ModelNotFound
 from proxy.exchange import Model
-from proxy.routing.names import matches
+from proxy.routing import names
 from proxy.tokens.counts import Counter
 
 CounterOf = Callable[[config.Model, Target], Counter]
@@ -25,7 +25,6 @@ class ModelCatalog:
         self._backends = backends
         self._counter_of = counter_of
         self._exact = {model.name: model for model in settings.models if "*" not in model.name}
-        self._patterns = [model for model in settings.models if "*" in model.name]
         self._callers = {caller.name: caller for caller in settings.callers}
         self._found: dict[tuple[str, str, config.Strategy | None], Sequence[Model]] = {}
 
@@ -37,7 +36,7 @@ class ModelCatalog:
                 raise ModelNotFound(
                     f"the model {name!r} is not served here: {self._settings.not_served[name]}", param="model"
                 )
-            section = self._section(name)
+            section = names.find(self._settings.models, name)
             if section is None:
                 return ()
             found = [self._model(section, name, caller, strategy)]
@@ -50,16 +49,6 @@ class ModelCatalog:
                 del self._found[next(iter(self._found))]
             self._found[key] = found
         return found
-
-    def fuse_of(self, name: str) -> config.FuseOverride | None:
-        section = self._section(name)
-        return section.fuse if section is not None else None
-
-    def _section(self, name: str) -> config.Model | None:
-        exact = self._exact.get(name)
-        if exact is not None:
-            return exact
-        return next((model for model in self._patterns if matches(model.name, name)), None)
 
     def _model(
         self, section: config.Model, name: str, caller: str, strategy: config.Strategy | None
@@ -85,4 +74,5 @@ class ModelCatalog:
             window=first.backend.window_tokens(first.model) if section.window == "auto" else section.window,
             context=context,
             cap=cap,
+            fuse=section.fuse,
         )

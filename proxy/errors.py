@@ -140,10 +140,6 @@ class Overloaded(ProxyError):
     code = "overloaded"
 
 
-class NoBackend(Overloaded):
-    code = "no_backend"
-
-
 class Draining(Overloaded):
     code = "draining"
 

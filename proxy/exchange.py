@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backends.base import Headers, Target
-from proxy.config import Cap, Context, Network
+from proxy.config import Cap, Context, FuseOverride, Network
 from proxy.dialects.chat import ChatPrompt
 from proxy.history.plan import Cut, kept_indices
 from proxy.tokens.counts import Counter, Counts
@@ -62,6 +62,8 @@ class Model:
     window: int | None
     context: Context
     cap: Cap
+    fuse: FuseOverride | None
+    """What the model sets for itself; the route and the caller may set it again."""
 
     @property
     def budget(self) -> int | None:
@@ -111,11 +113,9 @@ class Progress:
     """Clock (`time.perf_counter`) at the first byte of the reply's body; 0.0: none came."""
     last_chunk: float = 0.0
     chunks: int = 0
-    bytes_out: int = 0
     usage_prompt: int | None = None
     usage_completion: int | None = None
     usage_cached: int | None = None
-    usage_reasoning: int | None = None
     sent_at: float = 0.0
     """Clock at which the request went to the backend that answered."""
     tries: int = 0

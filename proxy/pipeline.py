@@ -11,7 +11,7 @@ from proxy.exchange import Attempt, Exchange
 from proxy.stages.cap import Cap
 from proxy.stages.count import Count
 from proxy.stages.fuse import Fuse
-from proxy.stages.identify import Catalog, Identify
+from proxy.stages.identify import Catalog, Identify, Keys
 from proxy.stages.parse import Parse
 from proxy.stages.route import Route
 from proxy.stages.shape import Shape
@@ -20,6 +20,8 @@ from proxy.stages.shape import Shape
 class Ports(Protocol):
     """What the stages may await or ask; opened by `proxy.app`."""
 
+    @property
+    def keys(self) -> Keys: ...
     @property
     def catalog(self) -> Catalog: ...
 
@@ -30,7 +32,7 @@ def admission(config: Config, ports: Ports) -> Pipeline[Exchange]:
         stage("parse", Parse(config.server), needs="headers body", gives="prompt"),
         stage(
             "identify",
-            Identify(config.callers, config.fuse, ports.catalog),
+            Identify(ports.keys, config.fuse, ports.catalog),
             needs="headers path peer prompt",
             gives="caller candidates limit",
         ),
@@ -56,11 +58,6 @@ class Timed(Protocol):
 
 
 Item = TypeVar("Item", bound=Timed)
-ItemIn = TypeVar("ItemIn", contravariant=True)
-
-
-class Run(Protocol[ItemIn]):
-    async def __call__(self, it: ItemIn, /) -> None: ...
 
 
 class Stage(Generic[Item]):

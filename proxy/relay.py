@@ -136,7 +136,7 @@ class Relay:
             await answer.long(reply, held)
             try:
                 while data := await reply.read_some():
-                    note_chunk(exchange.progress, len(data))
+                    note_chunk(exchange.progress)
                     await answer.write(data)
             except BackendError as error:
                 exchange.finish("interrupted")
@@ -151,7 +151,7 @@ class Relay:
         progress, framer = exchange.progress, Framer()
         try:
             while data := await reply.read_some():
-                note_chunk(progress, len(data))
+                note_chunk(progress)
                 block = framer.feed(data)
                 if b'"usage"' in block:
                     block = read_usage(block, progress, strip=strip_usage)
@@ -202,13 +202,12 @@ def note_target(exchange: Exchange, target: Target) -> None:
     progress.tries += 1
 
 
-def note_chunk(progress: Progress, size: int) -> None:
+def note_chunk(progress: Progress) -> None:
     now = _now()
     if not progress.first_byte:
         progress.first_byte = now
     progress.last_chunk = now
     progress.chunks += 1
-    progress.bytes_out += size
 
 
 def is_event_stream(reply: Reply) -> bool:
@@ -228,7 +227,7 @@ async def hold(reply: Reply, progress: Progress) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     size = 0
     while data := await reply.read_some():
-        note_chunk(progress, len(data))
+        note_chunk(progress)
         parts.append(data)
         size += len(data)
         if size > MAX_HELD_BYTES:

@@ -20,6 +20,7 @@ from proxy.engines import EngineFailed, Engines, embedded_installed
 from proxy.errors import InvalidRequest, ProxyError
 from proxy.exchange import ANONYMOUS, Exchange
 from proxy.handlers.explain import explain
+from proxy.routing import names
 from proxy.stages.identify import limit
 from proxy.telemetry.metrics import Metrics
 
@@ -112,7 +113,7 @@ async def counted(settings: Config, prompt: chat.ChatPrompt) -> dict[str, Any]:
             exchange.limit = limit(
                 settings.fuse,
                 route=settings.fuse.routes.get(exchange.path),
-                model=runtime.catalog.fuse_of(prompt.model),
+                model=exchange.candidates[0].fuse,
                 caller=None,
                 allowed=False,
             )
@@ -132,18 +133,14 @@ async def counted(settings: Config, prompt: chat.ChatPrompt) -> dict[str, Any]:
 
 def used_by(settings: Config, model: str) -> Config:
     """The config without engines that this model does not need, so that none is started in vain."""
-    from proxy.routing.names import matches
-
-    served = next((m for m in settings.models if m.name == model), None) or next(
-        (m for m in settings.models if matches(m.name, model)), None
-    )
+    served = names.find(settings.models, model)
     if served is None:
         raise ProxyError(f"the model {model!r} is not in the config")
-    names = {target.backend for target in served.targets}
+    needed = {target.backend for target in served.targets}
     return settings.model_copy(
         update={
             "models": (served.model_copy(update={"fallbacks": ()}),),
-            "backends": tuple(backend for backend in settings.backends if backend.name in names),
+            "backends": tuple(backend for backend in settings.backends if backend.name in needed),
         }
     )
 

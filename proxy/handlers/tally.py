@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from backends.errors import BackendError, ClientBodyFailed
-from proxy.account import DRAINED
-from proxy.errors import ProxyError, UpstreamError
+from proxy.account import outcome_of
+from proxy.errors import ProxyError
 from proxy.exchange import Outcome
 from proxy.telemetry.metrics import Metrics
 
@@ -26,21 +24,11 @@ class Tally:
 def tallied(metrics: Metrics) -> Iterator[Tally]:
     """Around all of a request. One that ends without an error and says nothing else was `ok`."""
     tally = Tally()
-    outcome: Outcome = "failed"
+    outcome: Outcome = "ok"
     try:
         yield tally
-        outcome = "ok"
-    except asyncio.CancelledError as cancelled:
-        outcome = "interrupted" if cancelled.args == (DRAINED,) else "client_gone"
-        raise
-    except (ClientBodyFailed, ConnectionError):
-        outcome = "client_gone"
-        raise
-    except (UpstreamError, BackendError):
-        outcome = "upstream_error"
-        raise
-    except ProxyError:
-        outcome = "refused"
+    except BaseException as error:
+        outcome = outcome_of(error)
         raise
     finally:
         metrics.request("", tally.backend, tally.outcome or outcome)

@@ -32,7 +32,7 @@ async def tunnel(call: Call, backend: Backend, tally: Tally) -> None:
     metrics = call.runtime.metrics
     metrics.inflight(backend.name, 1)
     tally.backend = backend.name
-    request = UpstreamRequest("GET", call.path, call.headers, upgrade=True)
+    request = UpstreamRequest("GET", call.path, call.headers)
     try:
         upstream = await backend.open_socket(request, call.runtime.config.server.max_body_bytes)
         await _join(call, upstream, tally)

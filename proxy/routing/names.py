@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Protocol, TypeVar
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+def find(entries: Iterable[Entry], name: str) -> Entry | None:
+    """The entry for a name: the one that is called so, else the first whose pattern means it."""
+    meant: Entry | None = None
+    for entry in entries:
+        if entry.name == name and "*" not in name:
+            return entry
+        if meant is None and matches(entry.name, name):
+            meant = entry
+    return meant
 
 
 @lru_cache(maxsize=4096)

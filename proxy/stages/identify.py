@@ -24,17 +24,15 @@ class Catalog(Protocol):
         """The model and then its fallbacks, with settings for this caller; empty when nobody serves it."""
         ...
 
-    def fuse_of(self, name: str) -> config.FuseOverride | None: ...
-
 
 class Identify:
-    def __init__(self, callers: Sequence[config.Caller], fuse: config.Fuse, catalog: Catalog) -> None:
-        self.keys = Keys(callers)
+    def __init__(self, keys: Keys, fuse: config.Fuse, catalog: Catalog) -> None:
+        self._keys = keys
         self._fuse = fuse
         self._catalog = catalog
 
     async def __call__(self, it: Exchange) -> None:
-        caller, own_fuse = self.keys.identify(it.headers)
+        caller, own_fuse = self._keys.identify(it.headers)
         name = it.prompt.model
         strategy = chosen_strategy(it.headers, caller)
         candidates = self._catalog.find(name, caller.name, strategy)
@@ -46,7 +44,7 @@ class Identify:
         it.limit = limit(
             self._fuse,
             route=self._fuse.routes.get(it.path.partition("?")[0]),
-            model=self._catalog.fuse_of(name),
+            model=candidates[0].fuse,
             caller=own_fuse,
             allowed=caller.name in self._fuse.allow.callers
             or (bool(self._fuse.allow.networks) and network_holds(self._fuse.allow.networks, it.peer)),

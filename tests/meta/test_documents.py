@@ -58,10 +58,10 @@ def test_the_readmes_config_loads() -> None:
 
 
 def test_the_readmes_table_of_stages_is_the_pipeline() -> None:
-    class NoCatalog:
-        catalog = None
+    class NoPorts:
+        keys = catalog = None
 
-    tables = [pipeline.admission(Config(), NoCatalog()), pipeline.fitting(Config())]  # type: ignore[arg-type]
+    tables = [pipeline.admission(Config(), NoPorts()), pipeline.fitting(Config())]  # type: ignore[arg-type]
     stages = [stage.name for table in tables for stage in table.stages]
     section = README.split("## What happens to a request")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == stages

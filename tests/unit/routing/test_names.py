@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.names import matches
+from proxy.routing.names import find, matches
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,23 @@ def test_as_the_shell_has_it(pattern: str, name: str) -> None:
 @given(st.text(max_size=8))
 def test_a_name_means_itself(name: str) -> None:
     assert matches(name, name)
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+
+
+ENTRIES = [Entry("*-mini"), Entry("gpt-*"), Entry("gpt-4o"), Entry("*")]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("gpt-4o", "gpt-4o"), ("gpt-4o-mini", "*-mini"), ("gpt-5", "gpt-*"), ("o3", "*"), ("gpt-*", "gpt-*")],
+)
+def test_an_exact_name_comes_first_then_patterns_in_their_order(name: str, found: str) -> None:
+    assert find(ENTRIES, name) == Entry(found)
+
+
+def test_a_name_that_nothing_means_is_not_found() -> None:
+    assert find(ENTRIES[:3], "o3") is None
