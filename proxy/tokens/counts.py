@@ -29,7 +29,11 @@ class Counter(Protocol):
     """Counts prompts for one model. Awaiting it never blocks the event loop for long."""
 
     async def count(self, body: Mapping[str, Any], limit: int | None = None) -> Counts:
-        """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
+        """Count a whole chat request body; stop early once it is sure to be over `limit` tokens.
+
+        A body with `prompt` in place of `messages` is a plain completion: a text, token ids, or a list of
+        either (each is a prompt of its own, and all are billed).
+        """
         ...
 
     async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
@@ -38,5 +42,13 @@ class Counter(Protocol):
         `units`: the messages that stay together, as index ranges over all of them. What belongs to a unit as
         a whole may stand at any of its messages. A weight depends on the unit and the model only, never on
         its neighbours, the tools or the request's options: the grid of cuts is laid over these.
+        """
+        ...
+
+    async def clip(self, text: str, head_tokens: int, tail_tokens: int) -> tuple[str, str]:
+        """A beginning of at most `head_tokens` and an end of at most `tail_tokens`, as long as they can be.
+
+        Cut between characters, at token boundaries of the text; they never overlap. The same text and numbers
+        give the same answer in every process.
         """
         ...
