@@ -96,6 +96,23 @@ class Backend(Protocol):
         """The context window that the upstream itself gives a model; None when it does not tell."""
         ...
 
+    def oracle(self, model: str) -> Oracle | None:
+        """The upstream's own way of counting prompts for a model; None when it has none, as far as is known."""
+        ...
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is anything to learn from it."""
+        ...
+
+    async def learn(self) -> bool:
+        """Ask the server what it is: windows, and whether it counts. True when that changed. Raises BackendError."""
+        ...
+
+    async def lost(self, within_s: float) -> None:
+        """Return when a connection cannot be opened, or after `within_s`: what was learned may be out of date."""
+        ...
+
     def refuse_usage(self) -> None:
         """The upstream answered 400 because of `stream_options`: do not add it again."""
         ...
@@ -112,6 +129,23 @@ class Backend(Protocol):
 
     async def readiness(self) -> Readiness: ...
     async def close(self) -> None: ...
+
+
+class Oracle(Protocol):
+    """An upstream that counts. Raises BackendError; Uncountable for a prompt that its template does not take."""
+
+    @property
+    def scope(self) -> str:
+        """The model that it counts for; empty where a server has but one, whatever it is called."""
+        ...
+
+    async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        """Tokens of a chat request, as `usage.prompt_tokens` will report them."""
+        ...
+
+    async def text_tokens(self, text: str) -> int:
+        """Tokens of plain text."""
+        ...
 
 
 class RefusedList(Exception):

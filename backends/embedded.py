@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
 from yarl import URL
 
-from backends.base import Readiness, Timeouts, UpstreamRequest
-from backends.errors import BackendError, BadReply, Uncountable
+from backends.base import Oracle, Readiness, Timeouts, UpstreamRequest
+from backends.errors import BackendError
 from backends.http import HttpBackend, HttpOptions
 from backends.http_reply import read_all
+from backends.oracle import LlamaOracle, asker
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _HEALTH_S = 1.0
@@ -31,7 +28,7 @@ class Endpoint:
 
 
 class EmbeddedBackend(HttpBackend):
-    """Also an oracle: it counts prompts with the model's own template and tokenizer."""
+    """It also counts prompts, with the model's own template and tokenizer."""
 
     def __init__(self, name: str, endpoint: Endpoint, timeouts: Timeouts) -> None:
         super().__init__(
@@ -46,6 +43,7 @@ class EmbeddedBackend(HttpBackend):
             )
         )
         self._root_url = endpoint.base_url
+        self._oracle = LlamaOracle(asker(self))
         self._window_tokens = endpoint.window_tokens
 
     def url(self, path: str) -> URL:
@@ -54,33 +52,8 @@ class EmbeddedBackend(HttpBackend):
     def window_tokens(self, model: str) -> int | None:
         return self._window_tokens
 
-    async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
-        """Tokens as `usage.prompt_tokens` will report them: the engine renders and tokenizes the prompt."""
-        tokens = (await self._post("/v1/chat/completions/input_tokens", body)).get("input_tokens")
-        if not isinstance(tokens, int):
-            raise BadReply(f"backend {self.name!r} gave no count")
-        return tokens
-
-    async def text_tokens(self, text: str) -> int:
-        tokens = (await self._post("/tokenize", {"content": text})).get("tokens")
-        if not isinstance(tokens, list):
-            raise BadReply(f"backend {self.name!r} gave no tokens")
-        return len(tokens)
-
-    async def _post(self, path: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        request = UpstreamRequest("POST", path, [("Content-Type", "application/json")], _dumps(question))
-        reply = await self.send(request)
-        try:
-            body = await read_all(reply, _MAX_ANSWER_BYTES)
-        finally:
-            reply.close()
-        try:
-            answer = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            raise BadReply(f"backend {self.name!r} answered {path} with something that is not JSON") from None
-        if reply.status != 200 or not isinstance(answer, dict):
-            raise Uncountable(f"backend {self.name!r} would not count this prompt (status {reply.status})")
-        return answer
+    def oracle(self, model: str) -> Oracle:
+        return self._oracle
 
     async def readiness(self) -> Readiness:
         """Asked, not guessed: the engine is ours and may be restarting."""
@@ -96,11 +69,3 @@ class EmbeddedBackend(HttpBackend):
         except TimeoutError:
             return Readiness(False, f"the engine did not answer in {_HEALTH_S:g} s")
         return Readiness(reply.status == 200, "" if reply.status == 200 else "the model is being loaded")
-
-
-def _dumps(question: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(question)
-    except TypeError:
-        # Lone surrogates: orjson refuses them, and clients send them.
-        return json.dumps(question).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from backends import headers as rules
-from backends.base import Auth, Headers, Readiness, RefusedList, Timeouts, UpstreamRequest
+from backends.base import Auth, Headers, Oracle, Readiness, RefusedList, Timeouts, UpstreamRequest
 from backends.errors import BadReply, ClientBodyFailed, ConnectFailed, Interrupted, TimedOut
 from backends.http_errors import mapped
 from backends.http_reply import HttpReply, HttpSocket, read_all
@@ -94,6 +95,7 @@ class HttpBackend:
         self._closed = False
         self._usage_refused = False
         self._unreachable = ""
+        self._lost = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -110,6 +112,22 @@ class HttpBackend:
 
     def window_tokens(self, model: str) -> int | None:
         return None
+
+    def oracle(self, model: str) -> Oracle | None:
+        return None
+
+    @property
+    def tells(self) -> bool:
+        return False
+
+    async def learn(self) -> bool:
+        return False
+
+    async def lost(self, within_s: float) -> None:
+        self._lost.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._lost.wait()
 
     def refuse_usage(self) -> None:
         self._usage_refused = True
@@ -175,6 +193,7 @@ class HttpBackend:
                     )
         except ConnectFailed as error:
             self._unreachable = str(error)
+            self._lost.set()
             raise
         except TimeoutError:
             raise TimedOut(timer, head_s or 0.0, self.name) from None
@@ -240,8 +259,11 @@ class HttpBackend:
 
     async def models(self, headers: Headers) -> Sequence[Mapping[str, Any]]:
         # Nothing of the client's but its credentials matters here, and an encoded list could not be read.
-        own = [(n, v) for n, v in headers if n.lower() in rules.CREDENTIALS]
-        reply = await self.send(UpstreamRequest("GET", "/v1/models", own))
+        return await self.list_models([(n, v) for n, v in headers if n.lower() in rules.CREDENTIALS])
+
+    async def list_models(self, headers: Headers) -> Sequence[Mapping[str, Any]]:
+        """`models`, with just these fields."""
+        reply = await self.send(UpstreamRequest("GET", "/v1/models", headers))
         try:
             body = await read_all(reply, _MAX_MODEL_LIST_BYTES)
         finally:

@@ -11,6 +11,7 @@ from backends.errors import BackendError, ClientBodyFailed
 from proxy.errors import FuseTripped, Overflow, ProxyError, UpstreamError
 from proxy.exchange import Attempt, Exchange, Outcome
 from proxy.telemetry.metrics import Metrics
+from proxy.tokens.counts import Counts
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,41 @@ class Account:
         if progress.tries:
             metrics.tokens(model, "prompt_sent", last.shaped.counts.tokens)
         if progress.usage_prompt is not None and last.shaped.counts.complete:
-            metrics.count_error(model, progress.usage_prompt - last.shaped.counts.tokens)
+            self._learn(exchange, last, last.shaped.counts, progress.usage_prompt, model)
+
+    def _learn(self, exchange: Exchange, last: Attempt, counts: Counts, reported: int, model: str) -> None:
+        metrics, served = self._metrics, last.model
+        metrics.count_error(model, reported - counts.tokens)
+        if exchange.progress.backend != served.targets[0].backend.name:
+            # Counted for the first target; another one may be another server.
+            return
+        found = served.truth.note(exchange.prompt.chat, counts, reported, served.window)
+        about = {"request_id": exchange.id, "model": model, "backend": exchange.progress.backend}
+        if found.truncated:
+            metrics.silent_truncation(model)
+            log.error(
+                "the upstream read %d prompt tokens of %d that were sent: it truncates silently",
+                reported,
+                counts.tokens,
+                extra=about,
+            )
+        if found.drift_began:
+            log.warning(
+                "counts called exact differ from what the upstream reports (last: reported %d, counted %d)",
+                reported,
+                counts.tokens,
+                extra=about,
+            )
+        elif found.drift_ended:
+            log.info("counts are equal to what the upstream reports again", extra=about)
+        if found.margin_rose:
+            log.warning(
+                "the upstream counts more than we do (%+d): %g %% of the window is kept free from now on",
+                found.error,
+                served.truth.margin * 100,
+                extra=about,
+            )
+            metrics.count_margin(model, served.truth.margin)
 
 
 def model_label(exchange: Exchange, metrics: Metrics) -> str:

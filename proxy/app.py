@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from backends import registry
 from backends.base import Backend, Target, Timeouts
@@ -14,15 +15,21 @@ from proxy import config, pipeline
 from proxy.account import Account
 from proxy.catalog import ModelCatalog
 from proxy.handlers.outgoing import describe
+from proxy.learner import Learner
 from proxy.relay import Relay
 from proxy.runtime import PassthroughRules, Runtime
 from proxy.stages.identify import Catalog, Keys
 from proxy.telemetry.metrics import Metrics
 from proxy.tokens import encodings
 from proxy.tokens.counts import Counter
+from proxy.tokens.learned import LearnedCounter
 from proxy.tokens.local import CountingPool, LocalCounter
 from proxy.tokens.memo import Memo
-from proxy.tokens.oracle import Oracle, OracleCounter
+from proxy.tokens.oracle import OracleCounter
+from proxy.tokens.truth import Truth
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 
 REMEMBERED_TEXTS = 100_000
 """Texts whose token count is remembered: some thousand conversations."""
@@ -35,6 +42,8 @@ class Parts:
     metrics: Metrics
     memo: Memo = field(default_factory=lambda: Memo(REMEMBERED_TEXTS))
     pool: CountingPool = field(default_factory=CountingPool)
+    truths: dict[tuple[str, str], Truth] = field(default_factory=dict)
+    """What replies have taught, by backend and the model's name there: a reload does not forget it."""
     templates: dict[str, Counter] = field(default_factory=dict)
     """Counters made of models' own files, by what the config says of them: a reload builds only what is new."""
 
@@ -52,7 +61,7 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
     """Build everything for one config. Opens no connection, so it cannot fail on a network."""
     backends = {section.name: _backend(section, engines) for section in settings.backends}
     counters = _Counters(parts)
-    catalog = ModelCatalog(settings, backends, counters.of)
+    catalog = ModelCatalog(settings, backends, counters)
     keys = Keys(settings.callers)
     passthrough = settings.passthrough()
     return Runtime(
@@ -65,6 +74,7 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
         relay=Relay(settings.server.keepalive_comment_s, describe, parts.metrics.inflight),
         account=Account(parts.metrics),
         metrics=parts.metrics,
+        learner=Learner(backends, catalog),
         passthrough=PassthroughRules(
             backends[passthrough] if passthrough is not None else None, settings.server.passthrough_paths
         ),
@@ -72,6 +82,7 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
 
 
 async def close_runtime(runtime: Runtime) -> None:
+    await runtime.learner.stop()
     for backend in runtime.backends.values():
         await backend.close()
 
@@ -91,25 +102,49 @@ def _backend(section: config.BackendSection, engines: Mapping[str, Endpoint]) ->
     )
 
 
+_MAX_COUNTERS = 2000
+"""Names of models come from clients: what is kept for each of them is bounded."""
+
+
 class _Counters:
-    """A counter for each model: the upstream's own where it can count, else a local tokenizer."""
+    """A counter for each model: a local tokenizer that was named, else the server's own, else the likely one."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._oracles: dict[str, OracleCounter] = {}
-        """One for each backend: what it has counted under one name it knows under every other."""
+        self._oracles: dict[tuple[str, str], OracleCounter] = {}
 
-    def of(self, section: config.Model, target: Target) -> Counter:
+    def counter(self, section: config.Model, target: Target) -> Counter:
+        oracle = self._oracle(target)
         if section.tokenizer_files is not None:
-            return template_counter(section, self._parts)
-        backend = target.backend
-        if section.tokenizer == "auto" and isinstance(backend, Oracle):
-            counter = self._oracles.get(backend.name)
-            if counter is None:
-                counter = self._oracles[backend.name] = OracleCounter(backend)
-            return counter
-        name = None if section.tokenizer == "auto" else section.tokenizer
-        return LocalCounter(target.model, name, self._parts.memo, self._parts.pool)
+            local = template_counter(section, self._parts)
+        elif section.tokenizer == "auto" and oracle is not None:
+            return oracle
+        else:
+            name = None if section.tokenizer == "auto" else section.tokenizer
+            local = LocalCounter(target.model, name, self._parts.memo, self._parts.pool)
+        return LearnedCounter(local, self.truth(target), oracle)
+
+    def truth(self, target: Target) -> Truth:
+        return _remembered(self._parts.truths, (target.backend.name, target.model), Truth)
+
+    def _oracle(self, target: Target) -> OracleCounter | None:
+        oracle = target.backend.oracle(target.model)
+        if oracle is None:
+            return None
+        key = (target.backend.name, oracle.scope)
+        return _remembered(self._oracles, key, lambda: OracleCounter(oracle))
+
+    def forget(self, backend: str) -> None:
+        self._oracles = {key: oracle for key, oracle in self._oracles.items() if key[0] != backend}
+
+
+def _remembered(known: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
+    found = known.get(key)
+    if found is None:
+        if len(known) >= _MAX_COUNTERS:
+            del known[next(iter(known))]
+        found = known[key] = make()
+    return found
 
 
 def template_counter(section: config.Model, parts: Parts) -> Counter:

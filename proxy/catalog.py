@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from backends.base import Backend, Target
 from proxy import config
 from proxy.errors import ModelNotFound
 from proxy.exchange import Model
+from proxy.learner import Checkable
 from proxy.routing import names
 from proxy.tokens.counts import Counter
+from proxy.tokens.learned import LearnedCounter
+from proxy.tokens.truth import Truth
 
-CounterOf = Callable[[config.Model, Target], Counter]
 _MAX_REMEMBERED = 2000
+
+
+class Counting(Protocol):
+    """Who counts for a model, and what its replies have taught."""
+
+    def counter(self, section: config.Model, target: Target) -> Counter: ...
+    def truth(self, target: Target) -> Truth: ...
+    def forget(self, backend: str) -> None:
+        """What it has counted: it may be another server now."""
+        ...
 
 
 class ModelCatalog:
     """Implements `proxy.stages.identify.Catalog`. Exact names come before patterns, patterns in file order."""
 
-    def __init__(
-        self, settings: config.Config, backends: Mapping[str, Backend], counter_of: CounterOf
-    ) -> None:
+    def __init__(self, settings: config.Config, backends: Mapping[str, Backend], counting: Counting) -> None:
         self._settings = settings
         self._backends = backends
-        self._counter_of = counter_of
+        self._counting = counting
         self._exact = {model.name: model for model in settings.models if "*" not in model.name}
         self._callers = {caller.name: caller for caller in settings.callers}
         self._found: dict[tuple[str, str, config.Strategy | None], Sequence[Model]] = {}
@@ -70,9 +81,28 @@ class ModelCatalog:
             name=name,
             entry=section.name,
             targets=targets,
-            counter=self._counter_of(section, first),
+            counter=self._counting.counter(section, first),
+            truth=self._counting.truth(first),
             window=first.backend.window_tokens(first.model) if section.window == "auto" else section.window,
             context=context,
             cap=cap,
             fuse=section.fuse,
         )
+
+    def learned(self, backend: str) -> None:
+        """Windows and counters were derived from what a backend had told."""
+        self._found.clear()
+        self._counting.forget(backend)
+
+    def checkable(self, backend: str) -> Sequence[Checkable]:
+        """The models of a backend that are counted here, by names that are no patterns."""
+        out = []
+        for section in self._exact.values():
+            first = section.targets[0]
+            target = Target(self._backends[first.backend], first.model or section.name, first.weight)
+            oracle = target.backend.oracle(target.model)
+            counter = self._counting.counter(section, target)
+            if first.backend == backend and oracle is not None and isinstance(counter, LearnedCounter):
+                truth = self._counting.truth(target)
+                out.append(Checkable(section.name, counter.local, oracle, truth))
+        return out

@@ -191,6 +191,11 @@ class OpenAIBackend(_BackendSection):
     ask_usage: Literal["auto", "on", "off"] = "auto"
     keepalive_s: Seconds | None = None
 
+    @property
+    def is_openai(self) -> bool:
+        """OpenAI's own API, which tells neither windows nor counts."""
+        return self.base_url.rstrip("/") == "https://api.openai.com/v1"
+
     @model_validator(mode="after")
     def _key_fits_auth(self) -> OpenAIBackend:
         if self.auth == "config" and self.api_key is None:

@@ -87,13 +87,13 @@ def _models(config: Config) -> list[tuple[str, str]]:
     names = {m.name for m in config.models}
     for i, model in enumerate(config.models):
         key = f"models[{i}]"
-        kinds = set()
+        silent = True  # no target tells its window: OpenAI's own API does not
         for j, target in enumerate(model.targets):
             backend = config.backend(target.backend)
             if backend is None:
                 problems.append((f"{key}.targets[{j}].backend", f'there is no backend "{target.backend}"'))
             else:
-                kinds.add(backend.kind)
+                silent = silent and backend.kind == "openai" and backend.is_openai
         for fallback in model.fallbacks:
             if fallback not in names:
                 problems.append((f"{key}.fallbacks", f'there is no model "{fallback}"'))
@@ -116,12 +116,12 @@ def _models(config: Config) -> list[tuple[str, str]]:
             context.strategy == "trim"
             and context.budget_tokens is None
             and model.window == "auto"
-            and kinds == {"openai"}
+            and silent
         ):
             problems.append(
                 (
                     f"{key}.window",
-                    'strategy = "trim" needs a window or context.budget_tokens: this backend does not tell its own',
+                    'strategy = "trim" needs a window or context.budget_tokens: OpenAI does not tell its own',
                 )
             )
     return problems

@@ -13,9 +13,10 @@ from typing import Literal
 
 from backends.base import Headers, Target
 from proxy.config import Cap, Context, FuseOverride, Network
-from proxy.dialects.chat import ChatPrompt
+from proxy.dialects.prompt import Prompt
 from proxy.history.plan import Cut, kept_indices
 from proxy.tokens.counts import Counter, Counts
+from proxy.tokens.truth import Truth
 
 Outcome = Literal[
     "ok", "refused", "tripped", "overflow", "upstream_error", "interrupted", "client_gone", "failed"
@@ -64,6 +65,13 @@ class Model:
     cap: Cap
     fuse: FuseOverride | None
     """What the model sets for itself; the route and the caller may set it again."""
+    truth: Truth = field(default_factory=Truth, repr=False, compare=False)
+    """What its replies have taught about the count."""
+
+    @property
+    def room_window(self) -> int | None:
+        """What a prompt and its completion have to fit into: the window less the margin for errors of the count."""
+        return self.truth.usable(self.window)
 
     @property
     def budget(self) -> int | None:
@@ -142,7 +150,7 @@ class Exchange:
     """Set by the handler: an exchange is accounted from its first header on."""
 
     # admission
-    prompt: ChatPrompt = field(init=False, repr=False)
+    prompt: Prompt = field(init=False, repr=False)
     caller: Caller = field(init=False, repr=False)
     candidates: Sequence[Model] = field(init=False, repr=False)
     limit: Limit = field(init=False, repr=False)
@@ -173,7 +181,7 @@ class Attempt:
     """One candidate model, with counts, shape and cap made for it."""
 
     exchange: Exchange = field(repr=False)
-    prompt: ChatPrompt = field(repr=False)
+    prompt: Prompt = field(repr=False)
     caller: Caller
     model: Model = field(repr=False)
     limit: Limit

@@ -18,7 +18,7 @@ from backends.errors import BackendError, TimedOut
 from backends.sse import Framer, event_data, split_events
 from proxy import errors
 from proxy.answer import Answer, Client, HeldReply
-from proxy.dialects import chat
+from proxy.dialects.prompt import Edits
 from proxy.exchange import Attempt, Exchange, Progress
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class Relay:
 def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRequest:
     """The request as this target gets it: the client's own bytes unless something had to change."""
     exchange, prompt, cap = attempt.exchange, attempt.prompt, attempt.max_tokens
-    edits = chat.Edits(
+    edits = Edits(
         kept=attempt.shaped.kept,
         model=target.model if target.model != prompt.model else None,
         caps=cap.written,
@@ -185,7 +185,7 @@ def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRe
     drop = {"accept-encoding"} if edits.none else {"accept-encoding", "content-encoding"}
     headers = [(n, v) for n, v in exchange.headers if n.lower() not in drop]
     headers.append(("Accept-Encoding", "identity"))
-    body = exchange.body if edits.none else chat.encode(prompt, edits)
+    body = exchange.body if edits.none else prompt.dialect.encode(prompt, edits)
     return UpstreamRequest("POST", exchange.path, headers, body)
 
 

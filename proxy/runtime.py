@@ -10,6 +10,7 @@ from backends.base import Backend
 from proxy.account import Account
 from proxy.config import Config
 from proxy.exchange import ANONYMOUS, Attempt, Caller, Exchange
+from proxy.learner import Learner
 from proxy.pipeline import Pipeline
 from proxy.relay import Relay
 from proxy.routing.names import matches
@@ -28,6 +29,7 @@ class Runtime:
     relay: Relay
     account: Account
     metrics: Metrics
+    learner: Learner
     passthrough: PassthroughRules
     users: int = 0
     """Requests that still run on this one."""

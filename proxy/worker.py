@@ -37,10 +37,6 @@ _FRESH_S = 0.5
 """How long a scrape waits for what the backends say; later answers are seen by the next one."""
 _ASKED_S = 5.0
 """A backend that has said nothing for this long is not ready."""
-_FRESH_S = 0.5
-"""How long a scrape waits for what the backends say; later answers are seen by the next one."""
-_ASKED_S = 5.0
-"""A backend that has said nothing for this long is not ready."""
 
 
 class Worker:
@@ -61,6 +57,7 @@ class Worker:
         await app.load_tokenizers(settings, self._parts)
         gc.collect()
         gc.freeze()
+        self._live.runtime.learner.start()
         await self._listener.start(sock, tls_context(settings.server))
 
     async def apply(self, settings: Config) -> None:
@@ -68,6 +65,7 @@ class Worker:
         await app.load_tokenizers(settings, self._parts)
         old = self._live.runtime
         self._live.runtime = app.open_runtime(settings, self._parts, self._engines)
+        self._live.runtime.learner.start()
         if old.users == 0:
             self._retire(old)
         else:

@@ -15,7 +15,8 @@ from proxy.cli.terminal import Style, table
 from proxy.config import Config
 from proxy.config_source import Source
 from proxy.dialects import body as bodies
-from proxy.dialects import chat
+from proxy.dialects.chat import CHAT
+from proxy.dialects.prompt import Prompt
 from proxy.engines import EngineFailed, Engines, embedded_installed
 from proxy.errors import InvalidRequest, ProxyError
 from proxy.exchange import ANONYMOUS, Exchange
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_prompt(raw: bytes, model: str | None) -> chat.ChatPrompt:
+def as_prompt(raw: bytes, model: str | None) -> Prompt:
     """A chat body as it is, with the model replaced if one is given; plain text is one user message.
 
     Raises InvalidRequest, also for what looks like a body and is none: it would be counted as something else.
@@ -89,10 +90,10 @@ def as_prompt(raw: bytes, model: str | None) -> chat.ChatPrompt:
         raw = json.dumps({**fields, "model": model}).encode()
     elif "model" not in fields:
         raise InvalidRequest("no model is named: say which with --model")
-    return chat.parse(raw)
+    return CHAT.parse(raw)
 
 
-async def counted(settings: Config, prompt: chat.ChatPrompt) -> dict[str, Any]:
+async def counted(settings: Config, prompt: Prompt) -> dict[str, Any]:
     """What the stages decide, as `/chatfuse/explain` gives it. Starts the embedded engine if it must count.
 
     Raises ProxyError, EngineFailed.

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from proxy.errors import ProxyError
+
 Path: TypeAlias = tuple[str | int, ...]
 """The way from an item down to a string in it, such as `("content", 0, "text")`."""
 
@@ -38,6 +40,8 @@ class Edits:
     """Rising indices of the items that stay; None: all of them."""
     texts: Mapping[Place, str] = field(default_factory=dict)
     """Strings that get another value, in items that stay."""
+    prompt: str | Sequence[int] | None = None
+    """What takes the place of a plain prompt (`/v1/completions`): a part of it, as it was given."""
     summary: str | None = None
     """Text put in front of the first kept user message behind the head (a message of its own where none is)."""
     model: str | None = None
@@ -52,7 +56,12 @@ class Edits:
     @property
     def of_history(self) -> bool:
         """Whether the conversation itself changes, and with it the count."""
-        return self.kept is not None or bool(self.texts) or self.summary is not None
+        return (
+            self.kept is not None
+            or bool(self.texts)
+            or self.summary is not None
+            or self.prompt is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,10 @@ class Prompt:
     origin: Sequence[range] | None = field(repr=False, default=None)
     """The items that each chat message came from (empty: from elsewhere, such as `instructions`). Neighbours
     may share items, and both ends never fall. None: message i is item i."""
+    several: bool = False
+    """Several plain prompts in one request: each is answered on its own, and no window holds their sum."""
+    may_be_cut: bool = False
+    """The client lets the upstream cut a prompt that is too long, as by `truncation: auto`."""
     unsure: tuple[str, ...] = ()
     """Each reason why the upstream may count more than is seen here, such as `previous_response_id`."""
 
@@ -94,7 +107,7 @@ class Dialect(Protocol):
         ...
 
     def view(self, prompt: Prompt, edits: Edits) -> Prompt:
-        """The prompt with `kept`, `texts` and `summary` applied to `items`, `chat` and `origin`; `raw` as it was."""
+        """The prompt with all edits of the conversation applied to `items`, `chat` and `origin`; `raw` as it was."""
         ...
 
     def encode(self, prompt: Prompt, edits: Edits) -> bytes:
@@ -106,11 +119,15 @@ class Dialect(Protocol):
         ...
 
     def cap_name(self, *, reasoning: bool) -> str:
-        """The field in which a cap of ours is put in."""
+        """The field in which a cap of ours is put in, and that every server reads."""
         ...
 
     def usage(self, value: Any) -> Usage | None:
         """What a reply's body or one event of a stream, parsed, says of usage; None where it says nothing."""
+        ...
+
+    def error_body(self, error: ProxyError) -> bytes:
+        """An error of ours in this API's shape."""
         ...
 
     def error_event(self, body: bytes) -> bytes:

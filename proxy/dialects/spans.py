@@ -14,6 +14,7 @@ from json import JSONDecodeError, JSONDecoder, dumps
 from typing import Final, NamedTuple, NoReturn
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 # Values are thrown away. Numbers are left as text because int() refuses more than 4,300 digits, which
 # orjson takes as a float. `strict=False` lets control characters in strings pass, as the parse did.
 _SCANNER: Final = JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=str)
@@ -95,27 +96,52 @@ def set_member(text: str, members: Sequence[Member], key: str, value_json: str) 
     return Splice(brace + 1, brace + 1, f"{dumps(key)}:{value_json}{comma}")
 
 
-def keep_elements(text: str, spans: Sequence[tuple[int, int]], kept: Iterable[int]) -> Splice:
+def keep_elements(spans: Sequence[tuple[int, int]], kept: Iterable[int]) -> list[Splice]:
     """Leave only the elements `kept` (rising indices) in the array with these `spans`.
 
     Kept elements that were neighbours keep what stood between them; across a gap it is a plain comma.
-    The space behind '[' and before ']' stays.
+    The space behind '[' and before ']' stays. Nothing is cut inside a kept element, which may be edited too.
     """
-    pieces: list[str] = []
-    run_start = last = -1
+    if not spans:
+        raise ValueError("an array without elements has none to keep")
+    splices: list[Splice] = []
+    last = -1
     for index in kept:
         if not last < index < len(spans):
             raise ValueError(f"kept element {index} of {len(spans)} is out of range or order")
-        if last < 0 or index != last + 1:
-            if last >= 0:
-                pieces.append(text[spans[run_start][0] : spans[last][1]])
-            run_start = index
+        if index != last + 1:
+            start = spans[last][1] if last >= 0 else spans[0][0]
+            splices.append(Splice(start, spans[index][0], "," if last >= 0 else ""))
         last = index
-    if not spans:
-        raise ValueError("an array without elements has none to keep")
-    if last >= 0:
-        pieces.append(text[spans[run_start][0] : spans[last][1]])
-    return Splice(spans[0][0], spans[-1][1], ",".join(pieces))
+    if last != len(spans) - 1:
+        splices.append(Splice(spans[last][1] if last >= 0 else spans[0][0], spans[-1][1], ""))
+    return splices
+
+
+def locate(text: str, span: tuple[int, int], path: Iterable[str | int]) -> tuple[int, int]:
+    """The span of the value that is reached from the value at `span` by keys and indices.
+
+    Of a repeated key the last one counts, as it does for the parse. Raises ValueError where there is none.
+    """
+    start, end = span
+    for step in path:
+        if isinstance(step, int):
+            elements = scan_array(text, start)
+            if not 0 <= step < len(elements):
+                raise ValueError(f"no element {step} at character {start}")
+            start, end = elements[step]
+            continue
+        there = [member for member in scan_object(text[start:end]) if member.key == step]
+        if not there:
+            raise ValueError(f"no such key at character {start}")
+        start, end = start + there[-1].value_start, start + there[-1].value_end
+    return start, end
+
+
+def quoted(value: str) -> str:
+    """A string as JSON; a lone surrogate, which UTF-8 cannot hold, as an escape."""
+    text = dumps(value, ensure_ascii=False)
+    return text if text.isascii() or not _SURROGATE.search(text) else dumps(value)
 
 
 def apply(text: str, splices: Iterable[Splice]) -> str:

@@ -15,7 +15,7 @@ class Cap:
     async def __call__(self, it: Attempt) -> None:
         model, prompt = it.model, it.prompt
         reasoning = is_reasoning(model.targets[0].model)
-        room = None if model.window is None else model.window - it.shaped.counts.tokens
+        room = None if model.room_window is None else model.room_window - it.shaped.counts.tokens
         floor = minimum(model.cap, reasoning)
         if room is not None and room < floor and (model.context.strategy != "keep" or prompt.caps):
             raise Overflow(

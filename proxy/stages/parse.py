@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from backends.base import Headers
 from proxy.config import Server
-from proxy.dialects import body, chat
+from proxy.dialects import body
+from proxy.dialects.chat import CHAT
 from proxy.exchange import Exchange
 
 
@@ -15,7 +16,7 @@ class Parse:
     async def __call__(self, it: Exchange) -> None:
         codings = content_codings(it.headers)
         raw = body.unpack(it.body, codings, self._max_body_bytes) if codings else it.body
-        it.prompt = chat.parse(raw)
+        it.prompt = CHAT.parse(raw)
 
 
 def content_codings(headers: Headers) -> list[str]:

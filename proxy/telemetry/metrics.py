@@ -79,6 +79,15 @@ class Metrics:
             COUNT_ERROR,
             "model",
         )
+        self._truncated = counter(
+            "chatfuse_silent_truncation", "Replies whose upstream read far fewer tokens than were sent.", "model"
+        )
+        self._margin = Gauge(
+            "chatfuse_count_margin_ratio",
+            "Share of the window that is kept free for errors of the count.",
+            ["model"],
+            registry=registry,
+        )
         self._trimmed = counter("chatfuse_trimmed_tokens", "Prompt tokens that trimming took out.", "model")
         self._cuts = counter("chatfuse_cuts", "Requests whose history was cut.", "model")
         self._clamped = counter(
@@ -130,6 +139,12 @@ class Metrics:
 
     def count_error(self, model: str, tokens: int) -> None:
         self._child(("error", model), lambda: self._count_error.labels(model)).observe(tokens)
+
+    def silent_truncation(self, model: str) -> None:
+        self._child(("truncated", model), lambda: self._truncated.labels(model)).inc()
+
+    def count_margin(self, model: str, share: float) -> None:
+        self._child(("margin", model), lambda: self._margin.labels(model)).set(share)
 
     def cut(self, model: str, trimmed_tokens: int) -> None:
         self._child(("cuts", model), lambda: self._cuts.labels(model)).inc()

@@ -6,7 +6,7 @@ request can afford. Here a worker updates in process, and is asked at scrape tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -14,8 +14,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 SampleKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
-FLAGS = frozenset(("chatfuse_backend_state",))
-"""Gauges of which the lowest value stands for all: a backend that one worker cannot reach is not well."""
+ONE_STANDS_FOR_ALL: Mapping[str, Callable[[float, float], float]] = {
+    "chatfuse_backend_state": min,  # a backend that one worker cannot reach is not well
+    "chatfuse_count_margin_ratio": max,
+}
+"""Gauges that are not summed over processes."""
 
 
 class Snapshot:
@@ -63,8 +66,8 @@ class Snapshot:
             self.families.setdefault(name, other.families[name])
             own = self.samples.setdefault(name, {})
             for key, value in values.items():
-                if name in FLAGS:
-                    own[key] = min(own.get(key, value), value)
+                if name in ONE_STANDS_FOR_ALL:
+                    own[key] = ONE_STANDS_FOR_ALL[name](own.get(key, value), value)
                 else:
                     own[key] = own.get(key, 0.0) + value
 

@@ -145,10 +145,17 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ScriptedUpstream:
-    """Answers each request with the next script, and with `default` when there is none left."""
+    """Answers each request with the next script, and with `default` when there is none left.
 
-    def __init__(self, default: Answer | None = None) -> None:
+    What the proxy asks for itself, in the background, is kept apart: `asked`, answered by `tells`, each on a
+    connection that counts for nothing. By default it tells nothing.
+    """
+
+    def __init__(self, default: Answer | None = None, port: int = 0) -> None:
+        self._port = port
         self.received: list[Received] = []
+        self.asked: list[Received] = []
+        self.tells: Answer = json_answer({}, 404, [("Connection", "close")])
         self.scripts: deque[Answer] = deque()
         self.default: Answer = default or json_answer(completion())
         self.connections = 0
@@ -158,7 +165,7 @@ class ScriptedUpstream:
         self._arrived = asyncio.Condition()
 
     async def __aenter__(self) -> ScriptedUpstream:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**26)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, limit=2**26)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -195,6 +202,12 @@ class ScriptedUpstream:
         self.peers.append(peer)
         try:
             while peer.keep_open and (request := await read_request(reader)) is not None:
+                if request.header("user-agent") == "chatfuse":
+                    self.connections -= 1
+                    self.peers.remove(peer)
+                    self.asked.append(request)
+                    await self.tells(request, peer)
+                    break
                 async with self._arrived:
                     self.received.append(request)
                     self._arrived.notify_all()

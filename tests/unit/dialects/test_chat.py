@@ -12,20 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects import body, chat, spans
-from proxy.dialects.chat import ChatPrompt, Edits
+from proxy.dialects.chat import CHAT
+from proxy.dialects.prompt import Edits, Prompt
 from proxy.errors import InvalidJson, InvalidRequest
 from tests.unit.dialects.test_spans import Pairs, keys, randoms, space, values, write, write_string
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def read(**fields: Any) -> ChatPrompt:
-    return chat.parse(json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode())
+def read(**fields: Any) -> Prompt:
+    return CHAT.parse(json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode())
 
 
 def refusal(raw: bytes) -> tuple[str | None, str]:
     with pytest.raises(InvalidRequest) as caught:
-        chat.parse(raw)
+        CHAT.parse(raw)
     assert caught.value.http_status == 400
     return caught.value.param, caught.value.message
 
@@ -173,7 +174,7 @@ def test_a_refusal_never_quotes_text() -> None:
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"model":"m","messages":[NaN]}'])
 def test_what_is_no_json_is_no_request(raw: bytes) -> None:
     with pytest.raises(InvalidJson):
-        chat.parse(raw)
+        CHAT.parse(raw)
 
 
 # --- keys given twice ---
@@ -208,7 +209,7 @@ def test_an_enforced_key_given_twice_is_refused(raw: str, key: str) -> None:
     ],
 )
 def test_other_repetitions_pass(raw: str) -> None:
-    assert chat.parse(raw.encode()).model == "m"
+    assert CHAT.parse(raw.encode()).model == "m"
 
 
 # --- edits ---
@@ -217,9 +218,9 @@ def test_other_repetitions_pass(raw: str) -> None:
 def test_without_edits_the_same_bytes_go_on() -> None:
     prompt = read()
     assert Edits().none
-    assert chat.encode(prompt, Edits()) is prompt.raw
+    assert CHAT.encode(prompt, Edits()) is prompt.raw
     # A field alone, without a cap, is no edit.
-    assert chat.encode(prompt, Edits()) is prompt.raw
+    assert CHAT.encode(prompt, Edits()) is prompt.raw
 
 
 USAGE = '{"include_usage":true}'
@@ -243,15 +244,15 @@ USAGE = '{"include_usage":true}'
 )
 def test_usage_is_asked_for_in_every_way(before: str, after: str) -> None:
     rest = f'"model":"m",{REST},"stream":true'
-    prompt = chat.parse((before % rest).encode())
-    assert chat.encode(prompt, Edits(add_usage=True)) == (after % rest).encode()
+    prompt = CHAT.parse((before % rest).encode())
+    assert CHAT.encode(prompt, Edits(add_usage=True)) == (after % rest).encode()
 
 
 def test_usage_given_twice_is_refused() -> None:
     raw = f'{{"model":"m",{REST},"stream_options":{{"include_usage":false,"include_usage":false}}}}'
-    prompt = chat.parse(raw.encode())
+    prompt = CHAT.parse(raw.encode())
     with pytest.raises(InvalidRequest, match="include_usage"):
-        chat.encode(prompt, Edits(add_usage=True))
+        CHAT.encode(prompt, Edits(add_usage=True))
 
 
 @pytest.mark.parametrize(
@@ -274,14 +275,14 @@ def test_usage_given_twice_is_refused() -> None:
 )
 def test_the_cap_goes_where_it_is_or_to_the_front(before: str, edits: Edits, after: str) -> None:
     rest = f'"model":"m",{REST}'
-    assert chat.encode(chat.parse((before % rest).encode()), edits) == (after % rest).encode()
+    assert CHAT.encode(CHAT.parse((before % rest).encode()), edits) == (after % rest).encode()
 
 
 def test_a_body_too_deep_to_be_edited_is_refused_as_that() -> None:
     deep = f'{{"model":"m",{REST},"x":{"[" * 1000}{"]" * 1000}}}'
-    prompt = chat.parse(deep.encode())
+    prompt = CHAT.parse(deep.encode())
     with pytest.raises(InvalidRequest, match="cannot be edited: nested too deeply"):
-        chat.encode(prompt, Edits(model="n"))
+        CHAT.encode(prompt, Edits(model="n"))
 
 
 ENFORCED = (
@@ -344,7 +345,7 @@ def test_an_edit_leaves_every_other_byte_as_it_was(
     text = before + "{" + ",".join(head + value for head, value in parts) + "}" + after
     if "Infinity" in text:
         return
-    prompt = chat.parse(body.encode(text))
+    prompt = CHAT.parse(body.encode(text))
     edits = Edits(
         kept=data.draw(
             st.none()
@@ -354,7 +355,7 @@ def test_an_edit_leaves_every_other_byte_as_it_was(
         caps=data.draw(st.just({}) | st.just({"max_tokens": 4})),
         add_usage=data.draw(st.booleans()),
     )
-    out = body.decode(chat.encode(prompt, edits))
+    out = body.decode(CHAT.encode(prompt, edits))
 
     inserted = ""
     expected = []
