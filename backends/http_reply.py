@@ -8,7 +8,7 @@ from typing import cast
 import aiohttp
 
 from backends import headers as rules
-from backends.base import Headers, Timeouts
+from backends.base import Headers, Reply, Timeouts
 from backends.errors import BadReply, TimedOut
 from backends.http_errors import mapped
 
@@ -153,7 +153,7 @@ class HttpSocket:
         await self._socket.close(code=code, message=reason)
 
 
-async def read_all(reply: HttpReply, max_bytes: int) -> bytes:
+async def read_all(reply: Reply, max_bytes: int) -> bytes:
     """The whole body. Raises BadReply when it is longer than `max_bytes`."""
     parts: list[bytes] = []
     size = 0

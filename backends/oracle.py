@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from backends.base import UpstreamRequest
 from backends.errors import BadReply, Uncountable
 from backends.http import HttpBackend
 from backends.http_reply import read_all
+from backends.json_bytes import json_bytes
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
@@ -24,7 +24,7 @@ def asker(backend: HttpBackend) -> Ask:
         if question is None:
             request = UpstreamRequest("GET", path, [OWN_AGENT])
         else:
-            request = UpstreamRequest("POST", path, _JSON, _dumps(question))
+            request = UpstreamRequest("POST", path, _JSON, json_bytes(question))
         reply = await backend.send(request)
         try:
             body = await read_all(reply, _MAX_ANSWER_BYTES)
@@ -114,11 +114,3 @@ def _whole(value: Any) -> int:
 OWN_AGENT = ("User-Agent", "chatfuse")
 """Says to an upstream's log that this question is the proxy's own, and no client's."""
 _JSON = (("Content-Type", "application/json"), OWN_AGENT)
-
-
-def _dumps(question: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(question)
-    except TypeError:
-        # Lone surrogates: orjson refuses them, and clients send them.
-        return json.dumps(question).encode()

@@ -65,7 +65,7 @@ def _no_flag(value: object) -> object:
 Tokens: TypeAlias = Annotated[int, BeforeValidator(_no_flag), Field(ge=1)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
-Strategy: TypeAlias = Literal["keep", "trim"]
+Strategy: TypeAlias = Literal["keep", "trim", "summarize"]
 
 
 class Section(BaseModel):
@@ -136,12 +136,22 @@ class Cap(Section):
         return base.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class Summary(Section):
+    """Who writes summaries of what the cut drops, how long they are, and when they are started."""
+
+    model: Name | None = None
+    max_tokens: Tokens = 400
+    start_at: float = Field(0.75, ge=0.1, le=1.0)
+
+
 class ContextOverride(Section):
     strategy: Strategy | None = None
     budget_tokens: Tokens | None = None
     reserve_tokens: Annotated[int, Field(ge=0)] | None = None
     low_water: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
     overflow_status: Literal[400, 413, 422] | None = None
+    summary: Summary | None = None
+    prewarm: bool | None = None
 
 
 class Context(Section):
@@ -152,9 +162,14 @@ class Context(Section):
     reserve_tokens: int | None = Field(None, ge=0)
     low_water: float = Field(0.5, ge=0.05, le=0.95)
     overflow_status: Literal[400, 413, 422] = 400
+    summary: Summary = Summary()
+    prewarm: bool = False
 
     def overridden(self, own: ContextOverride | None) -> Context:
-        return self if own is None else self.model_copy(update=own.model_dump(exclude_none=True))
+        if own is None:
+            return self
+        given = {key: getattr(own, key) for key in own.model_fields_set}
+        return self.model_copy(update={key: value for key, value in given.items() if value is not None})
 
     def budget(self, window: int | None) -> int | None:
         """Prompt tokens to stay within. None: no window is known and no budget set, so nothing to fit."""

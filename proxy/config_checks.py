@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 
-from proxy.config import Config
-from proxy.routing.names import matches
+from proxy.config import Config, Context
+from proxy.routing.names import find, matches
 
 ENCODINGS = ("o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_edit", "r50k_base", "gpt2")
 
@@ -35,7 +35,7 @@ def _caps(config: Config) -> list[tuple[str, str]]:
     ]
 
 
-COUNTED_ROUTES = ("/v1/chat/completions",)
+COUNTED_ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 """Paths whose prompts are counted; elsewhere a fuse would do nothing."""
 
 
@@ -112,16 +112,36 @@ def _models(config: Config) -> list[tuple[str, str]]:
         if files is None and "chat_template" in model.model_fields_set:
             problems.append((f"{key}.chat_template", "is of use only when tokenizer is a path"))
         context = config.context.overridden(model.context)
-        if (
-            context.strategy == "trim"
-            and context.budget_tokens is None
-            and model.window == "auto"
-            and silent
-        ):
+        if context.strategy != "keep" and context.budget_tokens is None and model.window == "auto" and silent:
             problems.append(
                 (
                     f"{key}.window",
-                    'strategy = "trim" needs a window or context.budget_tokens: OpenAI does not tell its own',
+                    f'strategy = "{context.strategy}" needs a window or context.budget_tokens: OpenAI does not tell its own',
+                )
+            )
+        problems += _summary(config, key, context)
+    return problems
+
+
+def _summary(config: Config, key: str, context: Context) -> list[tuple[str, str]]:
+    if context.strategy != "summarize":
+        return []
+    where = f"{key}.context.summary.model"
+    name = context.summary.model
+    if name is None:
+        return [(where, 'strategy = "summarize" needs the model that writes the summaries')]
+    writer = find(config.models, name)
+    if writer is None:
+        return [(where, f'there is no model "{name}"')]
+    problems = []
+    for target in writer.targets:
+        backend = config.backend(target.backend)
+        if backend is not None and backend.kind == "openai" and backend.auth == "client":
+            problems.append(
+                (
+                    where,
+                    f'"{name}" is on the backend "{backend.name}" with auth = "client": a client\'s key is not kept '
+                    'after its request, so it needs auth = "config" or "none"',
                 )
             )
     return problems

@@ -90,6 +90,10 @@ class Metrics:
         )
         self._trimmed = counter("chatfuse_trimmed_tokens", "Prompt tokens that trimming took out.", "model")
         self._cuts = counter("chatfuse_cuts", "Requests whose history was cut.", "model")
+        self._summaries = counter("chatfuse_summaries", "Summaries by what became of them.", "outcome")
+        self._prewarms = counter(
+            "chatfuse_prewarms", "Prompts sent ahead of the turn that cuts, by what became of them.", "outcome"
+        )
         self._clamped = counter(
             "chatfuse_max_tokens_clamped", "Completion caps that were lowered.", "model", "reason"
         )
@@ -149,6 +153,12 @@ class Metrics:
     def cut(self, model: str, trimmed_tokens: int) -> None:
         self._child(("cuts", model), lambda: self._cuts.labels(model)).inc()
         self._child(("trimmed", model), lambda: self._trimmed.labels(model)).inc(trimmed_tokens)
+
+    def summary(self, outcome: str) -> None:
+        self._child(("summaries", outcome), lambda: self._summaries.labels(outcome)).inc()
+
+    def prewarm(self, outcome: str) -> None:
+        self._child(("prewarms", outcome), lambda: self._prewarms.labels(outcome)).inc()
 
     def clamped(self, model: str, reason: str) -> None:
         self._child(("clamped", model, reason), lambda: self._clamped.labels(model, reason)).inc()

@@ -6,15 +6,13 @@ tokens, and is asked by the counter and by whoever compares a count with the win
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-import orjson
-
+from backends.json_bytes import json_bytes
 from proxy.tokens.counts import Counts
 
 MARGIN_STEPS: Final = (0.0, 0.01, 0.02, 0.04)
@@ -145,8 +143,4 @@ def is_text(body: Mapping[str, Any]) -> bool:
 def set_up(body: Mapping[str, Any]) -> bytes:
     """A digest of what a request sets up besides its messages."""
     given = {key: body[key] for key in _SET_UP if body.get(key) is not None}
-    try:
-        text = orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # half a surrogate pair
-        text = json.dumps(given, sort_keys=True).encode()
-    return blake2b(text, digest_size=16).digest()
+    return blake2b(json_bytes(given, sort_keys=True), digest_size=16).digest()

@@ -1,0 +1,1 @@
+"""What outlives a request: shared by the workers of a process, and later by replicas."""
