@@ -140,7 +140,7 @@ class Oracle(Protocol):
         ...
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
-        """Tokens of a chat request, as `usage.prompt_tokens` will report them."""
+        """Tokens of a chat request, or of a body with one text as its `prompt`, as usage will report them."""
         ...
 
     async def text_tokens(self, text: str) -> int:

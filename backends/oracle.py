@@ -24,16 +24,20 @@ def asker(backend: HttpBackend) -> Ask:
         if question is None:
             request = UpstreamRequest("GET", path, [OWN_AGENT])
         else:
-            request = UpstreamRequest("POST", path, _JSON, json_bytes(question))
+            try:
+                body = json_bytes(question)
+            except RecursionError:
+                raise Uncountable("nested too deep to be asked about") from None
+            request = UpstreamRequest("POST", path, _JSON, body)
         reply = await backend.send(request)
         try:
-            body = await read_all(reply, _MAX_ANSWER_BYTES)
+            data = await read_all(reply, _MAX_ANSWER_BYTES)
         finally:
             reply.close()
         if reply.status != 200:
             raise Uncountable(f"backend {backend.name!r} would not count this prompt (status {reply.status})")
         try:
-            answer = orjson.loads(body)
+            answer = orjson.loads(data)
         except orjson.JSONDecodeError:
             answer = None
         if not isinstance(answer, dict):
@@ -52,11 +56,17 @@ class LlamaOracle:
         self._ask = ask
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        if "messages" not in body and isinstance(body.get("prompt"), str):
+            # As its completions do: with the model's BOS, and special tokens read as such.
+            return await self._tokenize({"content": body["prompt"], "add_special": True})
         answer = await self._ask("/v1/chat/completions/input_tokens", body)
         return _whole(answer.get("input_tokens"))
 
     async def text_tokens(self, text: str) -> int:
-        tokens = (await self._ask("/tokenize", {"content": text})).get("tokens")
+        return await self._tokenize({"content": text})
+
+    async def _tokenize(self, question: Mapping[str, Any]) -> int:
+        tokens = (await self._ask("/tokenize", question)).get("tokens")
         if not isinstance(tokens, list):
             raise BadReply("the server gave no tokens")
         return len(tokens)
@@ -74,6 +84,10 @@ class VllmOracle:
         return self._model
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        if "messages" not in body and isinstance(body.get("prompt"), str):
+            special = body.get("add_special_tokens", True)
+            question = {"model": self._model, "prompt": body["prompt"], "add_special_tokens": special}
+            return _whole((await self._ask("/tokenize", question)).get("count"))
         return _whole((await self._ask("/tokenize", chat_question(body, self._model))).get("count"))
 
     async def text_tokens(self, text: str) -> int:

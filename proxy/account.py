@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backends.errors import BackendError, ClientBodyFailed
+from proxy.dialects.chat import CHAT
 from proxy.errors import FuseTripped, Overflow, ProxyError, UpstreamError
 from proxy.exchange import Attempt, Exchange, Outcome
 from proxy.telemetry.metrics import Metrics
-from proxy.tokens.counts import Counts
 
 log = logging.getLogger(__name__)
 
@@ -103,24 +103,38 @@ class Account:
         if progress.tries:
             metrics.tokens(model, "prompt_sent", last.shaped.counts.tokens)
         if progress.usage_prompt is not None and last.shaped.counts.complete:
-            self._learn(exchange, last, last.shaped.counts, progress.usage_prompt, model)
+            self.learn(last, progress.usage_prompt)
 
-    def _learn(self, exchange: Exchange, last: Attempt, counts: Counts, reported: int, model: str) -> None:
-        metrics, served = self._metrics, last.model
+    def learn(self, last: Attempt, reported: int) -> None:
+        """Compare a count with the upstream's own, by its reply or by asking it."""
+        exchange, served, counts = last.exchange, last.model, last.shaped.counts
+        metrics, model = self._metrics, model_label(last.exchange, self._metrics)
         metrics.count_error(model, reported - counts.tokens)
         if exchange.progress.backend != served.targets[0].backend.name:
             # Counted for the first target; another one may be another server.
             return
-        found = served.truth.note(exchange.prompt.chat, counts, reported, served.window)
+        prompt, truth = exchange.prompt, served.truth
+        found = truth.note(
+            prompt.chat,
+            counts,
+            reported,
+            served.window,
+            may_be_cut=prompt.may_be_cut,
+            teaches=prompt.dialect is CHAT,
+        )
         about = {"request_id": exchange.id, "model": model, "backend": exchange.progress.backend}
         if found.truncated:
             metrics.silent_truncation(model)
-            log.error(
-                "the upstream read %d prompt tokens of %d that were sent: it truncates silently",
-                reported,
-                counts.tokens,
-                extra=about,
-            )
+            if (
+                truth.truncations.bit_count() == 1
+            ):  # the 1st, 2nd, 4th, 8th …: it may happen with every request
+                log.warning(
+                    "the upstream read %d prompt tokens of %d that were sent: it truncates silently (time %d)",
+                    reported,
+                    counts.tokens,
+                    truth.truncations,
+                    extra=about,
+                )
         if found.drift_began:
             log.warning(
                 "counts called exact differ from what the upstream reports (last: reported %d, counted %d)",
@@ -134,10 +148,10 @@ class Account:
             log.warning(
                 "the upstream counts more than we do (%+d): %g %% of the window is kept free from now on",
                 found.error,
-                served.truth.margin * 100,
+                truth.margin * 100,
                 extra=about,
             )
-            metrics.count_margin(model, served.truth.margin)
+            metrics.count_margin(model, truth.margin)
 
 
 def model_label(exchange: Exchange, metrics: Metrics) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from backends.base import Headers
 from backends.sse import ends_event
+from proxy.dialects.prompt import Dialect, event
 from proxy.errors import ProxyError
 
 KEEPALIVE = b": keep-alive\n\n"
@@ -64,8 +65,9 @@ class Answer:
     commits to an event stream, in which a whole answer or an error is then the one event.
     """
 
-    def __init__(self, client: Client, describe: Callable[[], Headers]) -> None:
+    def __init__(self, client: Client, dialect: Dialect, describe: Callable[[], Headers]) -> None:
         self._client = client
+        self._dialect = dialect
         self._describe = describe
         self._written_at = asyncio.get_running_loop().time()
         self._comments_allowed = True
@@ -76,7 +78,7 @@ class Answer:
         self._comments_allowed = False
         self.sent_event = True
         if self._client.started:
-            await self._only_event(body)
+            await self._only_event(self._dialect.error_event(body) if reply.status >= 400 else event(body))
             return
         await self._client.answer(reply.status, reply.reason, self._headers(reply), body)
 
@@ -117,11 +119,12 @@ class Answer:
     async def fail(self, error: ProxyError) -> None:
         """An error of ours: a whole answer, or the last event of a stream that has begun."""
         self._comments_allowed = False
+        body = self._dialect.error_body(error)
         if self._client.started:
-            await self._only_event(error.body())
+            await self._only_event(self._dialect.error_event(body))
             return
         headers = [*error_headers(error), *self._describe()]
-        await self._client.answer(error.http_status, "", headers, error.body())
+        await self._client.answer(error.http_status, "", headers, body)
 
     @asynccontextmanager
     async def commented(self, every_s: float | None) -> AsyncIterator[None]:
@@ -146,8 +149,8 @@ class Answer:
                 await self._client.start(200, "OK", [*_STREAM_HEADERS, *self._describe()])
             await self.write(KEEPALIVE)
 
-    async def _only_event(self, body: bytes) -> None:
-        await self._client.write(b"data: " + body.replace(b"\r", b"").replace(b"\n", b" ") + b"\n\n")
+    async def _only_event(self, event: bytes) -> None:
+        await self._client.write(event)
         await self._client.finish()
 
     def _headers(self, reply: Head) -> list[tuple[str, str]]:

@@ -144,12 +144,30 @@ class Summary(Section):
     start_at: float = Field(0.75, ge=0.1, le=1.0)
 
 
+class Squeeze(Section):
+    """What is said shorter wherever it stands, from the first time it is seen. All of it is off unless set."""
+
+    system_repeats: bool = False
+    tool_output_tokens: Annotated[int, BeforeValidator(_no_flag), Field(ge=64)] | None = None
+    base64: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.system_repeats or self.base64 or self.tool_output_tokens is not None
+
+
+Ends: TypeAlias = Literal["head", "tail"]
+
+
 class ContextOverride(Section):
     strategy: Strategy | None = None
     budget_tokens: Tokens | None = None
     reserve_tokens: Annotated[int, Field(ge=0)] | None = None
     low_water: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
     overflow_status: Literal[400, 413, 422] | None = None
+    completions_keep: Ends | None = None
+    shorten_messages: bool | None = None
+    squeeze: Squeeze | None = None
     summary: Summary | None = None
     prewarm: bool | None = None
 
@@ -162,6 +180,9 @@ class Context(Section):
     reserve_tokens: int | None = Field(None, ge=0)
     low_water: float = Field(0.5, ge=0.05, le=0.95)
     overflow_status: Literal[400, 413, 422] = 400
+    completions_keep: Ends = "tail"
+    shorten_messages: bool = False
+    squeeze: Squeeze = Squeeze()
     summary: Summary = Summary()
     prewarm: bool = False
 

@@ -216,6 +216,15 @@ def _never_used(config: Config) -> list[tuple[str, str]]:
         window = None if model.window == "auto" else model.window
         budget = (model.context and model.context.budget_tokens) or config.context.budget_tokens
         fuse = (model.fuse and model.fuse.max_context_tokens) or config.fuse.max_context_tokens
+        context = config.context.overridden(model.context)
+        if context.strategy == "keep" and context.squeeze.any:
+            own = model.context is not None and model.context.squeeze is not None
+            out.append(
+                (
+                    f"models[{i}].context.squeeze" if own else "context.squeeze",
+                    f'does nothing for "{model.name}": strategy = "keep" sends everything on as it came',
+                )
+            )
         if window is not None and budget is not None and budget > window:
             out.append(
                 (f"models[{i}].context.budget_tokens", f"{budget} is more than the window of {window}")

@@ -1,7 +1,7 @@
 """Every way in which the proxy itself refuses a request: status, type and code in one place. Pure.
 
-The shape is OpenAI's (`{"error": {"message", "type", "param", "code"}}`), so that SDKs map it to their own
-exception classes. Messages hold numbers, names and places, never message text or keys.
+The shape is OpenAI's (`{"error": {"message", "type", "param", "code"}}`) where a dialect has none of its own, so
+that SDKs map it to their own exception classes. Messages hold numbers, names and places, never message text or keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ProxyError(Exception):
         self.error_code = code if code is not None else self.code
         self.retry_after_s = retry_after_s
 
-    def body(self) -> bytes:
+    def body(self, prompt_field: str = "messages") -> bytes:
+        """In OpenAI's shape. `prompt_field` is where the request had its prompt."""
         return error_body(self.message, self.type, self.param, self.error_code)
 
 
@@ -113,11 +114,13 @@ class ContextExceeded(ProxyError):
             f"This model's maximum context length is {limit} tokens ({what}). However, your messages "
             f"resulted in {at_least}{tokens} tokens: prompt is too long: {at_least}{tokens} tokens > {limit} "
             f"maximum; input length and `max_tokens` exceed context limit.{' ' + advice if advice else ''}",
-            param="messages",
             status=status,
         )
         self.tokens = tokens
         self.limit = limit
+
+    def body(self, prompt_field: str = "messages") -> bytes:
+        return error_body(self.message, self.type, prompt_field, self.error_code)
 
 
 class FuseTripped(ContextExceeded):

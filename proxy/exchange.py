@@ -13,8 +13,8 @@ from typing import Literal
 
 from backends.base import Headers, Target
 from proxy.config import Cap, Context, FuseOverride, Network
-from proxy.dialects.prompt import Prompt
-from proxy.history.plan import Cut, kept_indices
+from proxy.dialects.prompt import Edits, Prompt
+from proxy.history.plan import Cut
 from proxy.tokens.counts import Counter, Counts
 from proxy.tokens.truth import Truth
 
@@ -86,10 +86,8 @@ class Shaped:
     cut: Cut | None = None
     """None: everything is kept."""
     trimmed_tokens: int = 0
-
-    @property
-    def kept(self) -> Sequence[int] | None:
-        return None if self.cut is None else kept_indices(self.cut)
+    edits: Edits = field(default_factory=Edits)
+    """What of the conversation leaves other than it came."""
 
     @property
     def dropped_turns(self) -> int:

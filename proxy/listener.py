@@ -15,7 +15,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from proxy.errors import error_body
+from proxy.dialects.paths import spoken_at
+from proxy.errors import Internal, InvalidRequest, ProxyError
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,13 @@ class _Connection(RequestHandler):
             raise ConnectionError("the answer has begun, no error can be sent")
         if status == 500:
             log.error("unhandled error", exc_info=exc)
-            body = error_body(
-                "an error of the proxy; its log has the details", "api_error", None, "internal_error"
-            )
+            error: ProxyError = Internal("an error of the proxy; its log has the details")
         else:
             log.debug("not HTTP: %s", type(exc).__name__)
             if type(exc).__name__ == "LineTooLong":
                 status = 431  # RFC 6585 section 5
-            body = error_body(_reason(exc), "invalid_request_error", None, "invalid_request")
+            error = InvalidRequest(_reason(exc), status=status)
+        body = spoken_at(request.path).error_body(error)
         response = web.Response(status=status, body=body, content_type="application/json")
         response.force_close()
         return response

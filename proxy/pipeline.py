@@ -29,7 +29,7 @@ class Ports(Protocol):
 def admission(config: Config, ports: Ports) -> Pipeline[Exchange]:
     """Who asks, for what, and how much of it we will look at. Once for each request."""
     return Pipeline(
-        stage("parse", Parse(config.server), needs="headers body", gives="prompt"),
+        stage("parse", Parse(config.server), needs="headers body path", gives="prompt"),
         stage(
             "identify",
             Identify(ports.keys, config.fuse, ports.catalog),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from backends.errors import BackendError, TimedOut
 from backends.sse import Framer, event_data, split_events
 from proxy import errors
 from proxy.answer import Answer, Client, HeldReply
-from proxy.dialects.prompt import Edits
+from proxy.dialects.prompt import Usage
 from proxy.exchange import Attempt, Exchange, Progress
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Relay:
             await self._answer(attempt, client).fail(failure)
 
     def _answer(self, attempt: Attempt, client: Client) -> Answer:
-        return Answer(client, lambda: self._describe(attempt.exchange, attempt))
+        return Answer(client, attempt.prompt.dialect, lambda: self._describe(attempt.exchange, attempt))
 
     async def _try(self, attempt: Attempt, target: Target, answer: Answer, *, more: bool) -> HeldReply | None:
         """None: this target's answer is the client's. Raises BackendError when it gave none."""
@@ -130,7 +131,7 @@ class Relay:
     ) -> None:
         if complete:
             if b'"usage"' in held:
-                note_usage(exchange.progress, _loads(held))
+                note_usage(exchange.progress, exchange.prompt.dialect.usage(_loads(held)))
             await answer.whole(reply, held)
         else:
             await answer.long(reply, held)
@@ -148,18 +149,18 @@ class Relay:
 
     async def _stream(self, attempt: Attempt, reply: Reply, answer: Answer, *, strip_usage: bool) -> None:
         exchange = attempt.exchange
-        progress, framer = exchange.progress, Framer()
+        progress, framer, usage = exchange.progress, Framer(), attempt.prompt.dialect.usage
         try:
             while data := await reply.read_some():
                 note_chunk(progress)
                 block = framer.feed(data)
                 if b'"usage"' in block:
-                    block = read_usage(block, progress, strip=strip_usage)
+                    block = read_usage(block, progress, usage, strip=strip_usage)
                 if block:
                     await answer.events(reply, block)
             rest = framer.rest()
             if b'"usage"' in rest:
-                rest = read_usage(rest, progress, strip=strip_usage)
+                rest = read_usage(rest, progress, usage, strip=strip_usage)
             await answer.events(reply, rest)
         except BackendError as error:
             if not answer.sent_event:
@@ -175,8 +176,8 @@ class Relay:
 def outgoing(attempt: Attempt, target: Target, *, add_usage: bool) -> UpstreamRequest:
     """The request as this target gets it: the client's own bytes unless something had to change."""
     exchange, prompt, cap = attempt.exchange, attempt.prompt, attempt.max_tokens
-    edits = Edits(
-        kept=attempt.shaped.kept,
+    edits = replace(
+        attempt.shaped.edits,
         model=target.model if target.model != prompt.model else None,
         caps=cap.written,
         add_usage=add_usage,
@@ -235,28 +236,28 @@ async def hold(reply: Reply, progress: Progress) -> tuple[bytes, bool]:
     return b"".join(parts), True
 
 
-def read_usage(block: bytes, progress: Progress, *, strip: bool) -> bytes:
+def read_usage(
+    block: bytes, progress: Progress, usage: Callable[[Any], Usage | None], *, strip: bool
+) -> bytes:
     """Take note of usage in whole events; leave out the event that only we asked for."""
     kept: list[bytes] = []
     for event in split_events(block):
         if b'"usage"' in event and (data := event_data(event)) is not None:
             value = _loads(data)
-            if note_usage(progress, value) and strip and value.get("choices") == []:
+            if note_usage(progress, usage(value)) and strip and value.get("choices") == []:
                 continue
         kept.append(event)
     return b"".join(kept)
 
 
-def note_usage(progress: Progress, value: Any) -> bool:
-    """Keep what the upstream reports; the last report that is not null counts."""
-    usage = value.get("usage") if isinstance(value, dict) else None
-    if not isinstance(usage, dict):
+def note_usage(progress: Progress, usage: Usage | None) -> bool:
+    """Keep what the upstream reports; the last number that is given and not zero counts."""
+    if usage is None:
         return False
-    progress.usage_prompt = _number(usage, "prompt_tokens") or progress.usage_prompt
-    progress.usage_completion = _number(usage, "completion_tokens") or progress.usage_completion
-    details = usage.get("prompt_tokens_details")
-    if isinstance(details, dict):
-        progress.usage_cached = _number(details, "cached_tokens")
+    progress.usage_prompt = usage.prompt or progress.usage_prompt
+    progress.usage_completion = usage.completion or progress.usage_completion
+    if usage.cached is not None:
+        progress.usage_cached = usage.cached
     return True
 
 
@@ -265,11 +266,6 @@ def unanswered(failure: BackendError | None) -> errors.UpstreamError:
     if isinstance(failure, TimedOut):
         return errors.UpstreamTimeout(str(failure))
     return errors.UpstreamError(str(failure) if failure else "no backend may take this request")
-
-
-def _number(usage: dict[str, Any], key: str) -> int | None:
-    value = usage.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _loads(data: bytes) -> Any:

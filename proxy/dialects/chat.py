@@ -14,7 +14,7 @@ from typing import Any
 from proxy.dialects import fields as read
 from proxy.dialects import items
 from proxy.dialects.body import type_name
-from proxy.dialects.prompt import Edits, Place, Prompt, Usage
+from proxy.dialects.prompt import Edits, Place, Prompt, Usage, event
 from proxy.errors import InvalidRequest, ProxyError
 
 _ENFORCED = frozenset(("model", "messages", "stream", "stream_options", *read.CAPS))
@@ -67,8 +67,10 @@ class Chat:
             for found in items.texts_of(message.get("content"), i, ("content",))
         ]
 
-    def cap_name(self, *, reasoning: bool) -> str:
-        return "max_completion_tokens" if reasoning else "max_tokens"
+    def cap_names(self, *, reasoning: bool) -> Sequence[str]:
+        """OpenAI's reasoning models refuse `max_tokens`; many servers know nothing else."""
+        names = ("max_completion_tokens", "max_tokens")
+        return names if reasoning else names[::-1]
 
     def usage(self, value: Any) -> Usage | None:
         return usage(value)
@@ -77,7 +79,7 @@ class Chat:
         return error.body()
 
     def error_event(self, body: bytes) -> bytes:
-        return b"data: " + one_line(body) + b"\n\n"
+        return event(body)
 
 
 def usage(value: Any) -> Usage | None:
@@ -91,11 +93,6 @@ def usage(value: Any) -> Usage | None:
         completion=read.number(found, "completion_tokens"),
         cached=read.number(details, "cached_tokens") if isinstance(details, dict) else None,
     )
-
-
-def one_line(body: bytes) -> bytes:
-    """A body as the data of one event, which ends with its line."""
-    return body.replace(b"\r", b"").replace(b"\n", b" ")
 
 
 def _messages(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -93,3 +94,15 @@ def number(fields: Mapping[str, Any], key: str) -> int | None:
     """A count of tokens in a usage object; None where there is none."""
     value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+TOO_DEEP = "what is nested too deep to be written again"
+
+
+def written(value: Any, unsure: dict[str, None], *, ascii_only: bool = False) -> str:
+    """A part of a request as JSON text. One at the edge of what can be read is left out, and said to be."""
+    try:
+        return json.dumps(value, ensure_ascii=ascii_only)
+    except RecursionError:
+        unsure[TOO_DEEP] = None
+        return ""

@@ -57,10 +57,7 @@ class Edits:
     def of_history(self) -> bool:
         """Whether the conversation itself changes, and with it the count."""
         return (
-            self.kept is not None
-            or bool(self.texts)
-            or self.summary is not None
-            or self.prompt is not None
+            self.kept is not None or bool(self.texts) or self.summary is not None or self.prompt is not None
         )
 
 
@@ -97,6 +94,12 @@ class Prompt:
         return messages
 
 
+def event(body: bytes, kind: bytes = b"") -> bytes:
+    """A body as an event of a stream (HTML standard, "Server-sent events"): its data ends with the line."""
+    data = b"data: " + body.replace(b"\r", b"").replace(b"\n", b" ") + b"\n\n"
+    return b"event: " + kind + b"\n" + data if kind else data
+
+
 class Dialect(Protocol):
     """One wire shape."""
 
@@ -118,8 +121,8 @@ class Dialect(Protocol):
         """Every text that a tool returned, in order."""
         ...
 
-    def cap_name(self, *, reasoning: bool) -> str:
-        """The field in which a cap of ours is put in, and that every server reads."""
+    def cap_names(self, *, reasoning: bool) -> Sequence[str]:
+        """The fields that this API has for the completion's cap; the first is the one in which ours is put in."""
         ...
 
     def usage(self, value: Any) -> Usage | None:

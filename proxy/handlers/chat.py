@@ -1,11 +1,15 @@
-"""`POST /v1/chat/completions`: the whole table."""
+"""`POST` of a prompt, in any dialect: the whole table."""
 
 from __future__ import annotations
 
 from backends.errors import BackendError
-from proxy.errors import Overflow
+from proxy.config import Config
+from proxy.dialects.chat import CHAT
+from proxy.errors import InvalidRequest, Overflow
 from proxy.exchange import Exchange
+from proxy.handlers import inference
 from proxy.handlers.call import Call
+from proxy.handlers.tally import Tally
 from proxy.relay import Unanswered
 
 
@@ -16,11 +20,51 @@ async def handle(call: Call) -> None:
     try:
         with call.runtime.account(exchange):
             exchange.body = await call.read_body()
-            await call.runtime.admission.run(exchange)
-            await _answer(call, exchange)
+            try:
+                await call.runtime.admission.run(exchange)
+            except InvalidRequest:
+                if not _may_pass(call, exchange):
+                    raise
+                await _pass(call, exchange)
+            else:
+                await _answer(call, exchange)
     except Exception:
         call.describe(exchange)
         raise
+
+
+def _may_pass(call: Call, exchange: Exchange) -> bool:
+    """Whether the upstream judges a body that names no model, as far as we can read it.
+
+    `/v1/responses` needs none with a stored prompt. Where a fuse or a ceiling is set, it would be a way around.
+    """
+    return (
+        not hasattr(exchange, "prompt")
+        and call.client.dialect is not CHAT
+        and inference.model_of(inference.unpacked(call, exchange.body)) is None
+        and not limits_tokens(call.runtime.config)
+    )
+
+
+async def _pass(call: Call, exchange: Exchange) -> None:
+    caller, _ = call.runtime.keys.identify(call.headers)
+    tally = Tally()
+    try:
+        await inference.unnamed(call, caller, exchange.body, tally)
+    finally:
+        exchange.progress.backend = tally.backend
+        if tally.outcome is not None:
+            exchange.finish(tally.outcome)
+
+
+def limits_tokens(config: Config) -> bool:
+    """Whether a fuse or a ceiling is set anywhere."""
+    fuses = [config.fuse, *config.fuse.routes.values(), *(m.fuse for m in config.models)]
+    caps = [config.cap, *(m.cap for m in config.models), *(c.cap for c in config.callers)]
+    fuses += [c.fuse for c in config.callers]
+    return any(fuse is not None and fuse.max_context_tokens for fuse in fuses) or any(
+        cap is not None and (cap.max_tokens or cap.default_tokens) for cap in caps
+    )
 
 
 async def _answer(call: Call, exchange: Exchange) -> None:

@@ -14,6 +14,7 @@ from backends.base import Headers
 from backends.errors import BackendError, ClientBodyFailed
 from proxy import errors
 from proxy.account import DRAINED
+from proxy.dialects.paths import DIALECTS, spoken_at
 from proxy.handlers import chat, explain, health, inference, models, passthrough
 from proxy.handlers.call import Call
 from proxy.handlers.incoming import (
@@ -34,11 +35,9 @@ log = logging.getLogger(__name__)
 Handle = Callable[[Call], Awaitable[None]]
 
 _PATHS: dict[tuple[str, str], Handle] = {
-    ("POST", "/v1/chat/completions"): chat.handle,
-    ("POST", "/v1/completions"): inference.handle,
+    **{("POST", path): chat.handle for path in DIALECTS},
+    ("POST", "/v1/messages/count_tokens"): inference.handle,
     ("POST", "/v1/embeddings"): inference.handle,
-    ("POST", "/v1/responses"): inference.handle,
-    ("POST", "/v1/messages"): inference.handle,
     ("GET", "/v1/models"): models.handle,
     ("GET", "/healthz"): health.alive,
     ("HEAD", "/healthz"): health.alive,
@@ -107,12 +106,14 @@ class Dispatch:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         headers = raw_headers(request)
-        client = ClientSide(request, closing=self._live.draining)
+        dialect = spoken_at(request.raw_path.partition("?")[0])
+        client = ClientSide(request, dialect, closing=self._live.draining)
         fields: Headers = [("x-request-id", request_id(headers))]
         try:
             with self._live.use() as runtime:
                 with refusals(runtime.metrics):
                     path = raw_path(request)
+                client.dialect = spoken_at(path.partition("?")[0])
                 call = Call(
                     request=request,
                     client=client,

@@ -1,24 +1,41 @@
-"""`POST /chatfuse/explain`: what would be done with a chat request. Nothing is sent upstream."""
+"""`POST /chatfuse/explain`: what would be done with a request. Nothing is sent upstream.
+
+The body is that of a chat request; with `?dialect=completions`, `responses` or `messages`, of that path's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 
-from proxy.errors import ProxyError
+from proxy.dialects.chat import CHAT
+from proxy.dialects.completions import COMPLETIONS
+from proxy.dialects.messages import MESSAGES
+from proxy.dialects.prompt import Dialect
+from proxy.dialects.responses import RESPONSES
+from proxy.errors import InvalidRequest, ProxyError
 from proxy.exchange import Attempt, Exchange
 from proxy.handlers.call import Call
 from proxy.history import turns
 from proxy.history.plan import kept_indices
+from proxy.stages.identify import shown
+
+_DIALECTS: Mapping[str, Dialect] = {
+    "chat": CHAT,
+    "completions": COMPLETIONS,
+    "responses": RESPONSES,
+    "messages": MESSAGES,
+}
 
 
 async def handle(call: Call) -> None:
     call.runtime.keys.identify(call.headers)
     exchange = call.exchange()
     exchange.body = await call.read_body()
-    exchange.path = "/v1/chat/completions"
+    exchange.path = asked_dialect(call.path).path
     await call.runtime.admission.run(exchange)
     attempts = []
     for model in exchange.candidates:
@@ -31,6 +48,16 @@ async def handle(call: Call) -> None:
         attempts.append(await explain(attempt, refusal))
     body = {**attempts[0], "fallbacks": attempts[1:], "stages_ms": _milliseconds(exchange)}
     await call.answer_json(200, orjson.dumps(body, option=orjson.OPT_INDENT_2))
+
+
+def asked_dialect(path: str) -> Dialect:
+    """By the query. Raises InvalidRequest for one that is not known."""
+    name = parse_qs(path.partition("?")[2]).get("dialect", ["chat"])[-1]
+    if name not in _DIALECTS:
+        raise InvalidRequest(
+            f"dialect must be one of {', '.join(_DIALECTS)}, not {shown(name)}", param="dialect"
+        )
+    return _DIALECTS[name]
 
 
 async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any]:
@@ -48,8 +75,9 @@ async def explain(attempt: Attempt, refusal: ProxyError | None) -> dict[str, Any
     if hasattr(attempt, "counts"):
         # A refusal costs the limit's tokens and no more: then the messages are not weighed one by one.
         weights: Sequence[int | None] = [None] * len(prompt.messages)
-        if attempt.counts.complete:
-            weights = await model.counter.weigh(prompt.fields, turns.spans(turns.layout(prompt.messages)))
+        if attempt.counts.complete and prompt.messages:
+            layout = turns.layout(prompt.messages, prompt.origin)
+            weights = await model.counter.weigh(prompt.chat, turns.spans(layout))
         out["tokens"] = attempt.counts.tokens
         out["complete"] = attempt.counts.complete
         out["exact"] = attempt.counts.exact

@@ -1,4 +1,4 @@
-"""Endpoints that name a `model` but are not chat: sent to that model's backend, the body untouched.
+"""Endpoints that name a `model` but generate nothing: sent to that model's backend, the body untouched.
 
 What cannot be read, or names no model, goes the way of any other path: the upstream judges.
 """
@@ -34,7 +34,7 @@ async def _handle(call: Call, tally: Tally) -> None:
     fields = readable(plain)
     model = fields.get("model")
     if not isinstance(model, str):
-        await _unnamed(call, caller, raw, tally)
+        await unnamed(call, caller, raw, tally)
         return
     bodies.check_name(model)
     # The allow list would judge one name and the upstream serve the other.
@@ -52,7 +52,7 @@ async def _handle(call: Call, tally: Tally) -> None:
     await passthrough.relay(call, target.backend, UpstreamRequest("POST", call.path, headers, raw), tally)
 
 
-async def _unnamed(call: Call, caller: Caller, raw: bytes, tally: Tally) -> None:
+async def unnamed(call: Call, caller: Caller, raw: bytes, tally: Tally) -> None:
     """No model that we can see. The upstream may see one, so it is not for a caller whose models are limited."""
     rules = call.runtime.passthrough
     if rules.backend is None or not rules.allows("POST", call.route, caller) or ("*" not in caller.models):
@@ -71,6 +71,11 @@ def unpacked(call: Call, raw: bytes) -> bytes:
         raise
     except InvalidRequest:
         return b""
+
+
+def model_of(raw: bytes) -> str | None:
+    model = readable(raw).get("model")
+    return model if isinstance(model, str) else None
 
 
 def readable(raw: bytes) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 
 from backends.base import Headers
 from proxy.answer import error_headers
+from proxy.dialects.prompt import Dialect
 from proxy.errors import ProxyError
 from proxy.exchange import Attempt, Exchange
 
@@ -24,10 +25,12 @@ class _Stream(web.StreamResponse):
 class ClientSide:
     """Implements `proxy.answer.Client`."""
 
-    __slots__ = ("_request", "closing", "response")
+    __slots__ = ("_request", "closing", "dialect", "response")
 
-    def __init__(self, request: web.BaseRequest, *, closing: bool = False) -> None:
+    def __init__(self, request: web.BaseRequest, dialect: Dialect, *, closing: bool = False) -> None:
         self._request = request
+        self.dialect = dialect
+        """What its errors are told in."""
         self.closing = closing
         self.response: web.StreamResponse | None = None
 
@@ -74,11 +77,12 @@ class ClientSide:
 
     async def refuse(self, error: ProxyError, fields: Headers) -> None:
         """Our own error, whole, or as the last event of a stream that has begun."""
+        body = self.dialect.error_body(error)
         if self.response is not None:
-            await self.write(b"data: " + error.body() + b"\n\n")
+            await self.write(self.dialect.error_event(body))
             await self.finish()
             return
-        await self.answer(error.http_status, "", [*error_headers(error), *fields], error.body())
+        await self.answer(error.http_status, "", [*error_headers(error), *fields], body)
 
     def abort(self) -> None:
         transport = self._request.transport

@@ -7,7 +7,7 @@ hand in their messages in this shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 Kind = Literal["user", "assistant", "calls", "orphans", "other"]
@@ -42,8 +42,11 @@ class Layout(NamedTuple):
         return self.units[-1].end if self.units else self.head
 
 
-def layout(messages: Sequence[Mapping[str, Any]]) -> Layout:
+def layout(messages: Sequence[Mapping[str, Any]], origin: Sequence[range] | None = None) -> Layout:
     """Cut a conversation into units. Takes anything, since odd messages are the upstream's to refuse.
+
+    `origin` tells the wire items that each message came from, where they are not one and the same. What
+    shares an item can only stay or go together.
 
     A run of results always belongs to the message before the run, whether or not that message called for
     them: a matching result is there by OpenAI's rule, and an orphan is bound to the neighbour it came
@@ -72,7 +75,34 @@ def layout(messages: Sequence[Mapping[str, Any]]) -> Layout:
             units.append(Unit(at, end, _kind(role, messages[at]), False))
             after_user = False
         at = end
-    return Layout(head, tuple(units))
+    return Layout(head, tuple(units) if origin is None else _joined(units, origin))
+
+
+def _joined(units: Sequence[Unit], origin: Sequence[range]) -> tuple[Unit, ...]:
+    """Units that share no item with each other. A joined one is what its first message makes it.
+
+    So results and what the user says in one Anthropic message go with the call: they cannot stand alone.
+    """
+    joined: list[Unit] = []
+    stop = 0
+    for unit in units:
+        own = [items for items in origin[unit.start : unit.end] if items]
+        if joined and own and own[0].start < stop:
+            joined[-1] = joined[-1]._replace(end=unit.end)
+        else:
+            joined.append(unit)
+        stop = max([stop, *(items.stop for items in own)])
+    return tuple(joined)
+
+
+def kept_items(origin: Sequence[range] | None, kept: Iterable[int]) -> list[int]:
+    """The wire items that the kept messages came from."""
+    if origin is None:
+        return list(kept)
+    items: list[int] = []
+    for i in kept:
+        items.extend(range(max(origin[i].start, items[-1] + 1 if items else 0), origin[i].stop))
+    return items
 
 
 def _kind(role: object, message: Mapping[str, Any]) -> Kind:

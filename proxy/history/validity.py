@@ -42,7 +42,7 @@ def problems(messages: Sequence[Mapping[str, Any]], *, json_object: bool = False
             known = frozenset(open_calls)
         found.extend(f"{place}: {rule}" for rule in _alone(role, message))
     found.extend(f"{where}: no result" for where in open_calls.values())
-    if json_object and not any(_says_json(message) for message in items):
+    if json_object and not any(says_json(message) for message in items):
         found.append("messages: the word json is missing")
     return found
 
@@ -76,7 +76,8 @@ def _alone(role: object, message: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _says_json(message: object) -> bool:
+def says_json(message: object) -> bool:
+    """Whether the word "json" is in a message's text."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")

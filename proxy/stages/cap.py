@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy import config
@@ -15,17 +15,26 @@ class Cap:
     async def __call__(self, it: Attempt) -> None:
         model, prompt = it.model, it.prompt
         reasoning = is_reasoning(model.targets[0].model)
-        room = None if model.room_window is None else model.room_window - it.shaped.counts.tokens
+        window = model.room_window
+        tokens = await _longest(it) if prompt.several and window else it.shaped.counts.tokens
+        room = None if window is None or prompt.may_be_cut else window - tokens
         floor = minimum(model.cap, reasoning)
         if room is not None and room < floor and (model.context.strategy != "keep" or prompt.caps):
             raise Overflow(
-                tokens=it.shaped.counts.tokens + floor,
+                tokens=tokens + floor,
                 complete=it.shaped.counts.complete,
-                limit=model.window or 0,
+                limit=window or 0,
                 what=f"the window, with at least {floor} tokens left for the completion",
                 status=model.context.overflow_status,
             )
-        it.max_tokens = ceiling(prompt.caps, model.cap, room, reasoning=reasoning)
+        names = prompt.dialect.cap_names(reasoning=reasoning)
+        it.max_tokens = ceiling(prompt.caps, model.cap, room, names, reasoning=reasoning)
+
+
+async def _longest(it: Attempt) -> int:
+    """Of several prompts in one request, each has the window for itself."""
+    chat, counter = it.prompt.chat, it.model.counter
+    return max([(await counter.count({**chat, "prompt": each})).tokens for each in chat["prompt"]])
 
 
 def minimum(cap: config.Cap, reasoning: bool) -> int:
@@ -34,13 +43,15 @@ def minimum(cap: config.Cap, reasoning: bool) -> int:
     return own or cap.min_tokens or 1
 
 
-def ceiling(asked: Mapping[str, Any], cap: config.Cap, room: int | None, *, reasoning: bool) -> MaxTokens:
+def ceiling(
+    asked: Mapping[str, Any], cap: config.Cap, room: int | None, names: Sequence[str], *, reasoning: bool
+) -> MaxTokens:
     """The smallest of the three. Nothing asked and nothing configured: nothing is put in.
 
     The client keeps the fields it used, and each of them is lowered that is above, since servers differ in
-    which one they read. A cap of ours is put in as `max_completion_tokens` for OpenAI's reasoning models,
-    which refuse `max_tokens`. Raises InvalidRequest for a cap that cannot be compared with a limit in force;
-    where there is none, the upstream judges it.
+    which one they read. `names` are those that the API itself has for it: the first is put in where the client
+    used none of them. Raises InvalidRequest for a cap that cannot be compared with a limit in force; where
+    there is none, the upstream judges it.
     """
     top = (cap.reasoning_max_tokens if reasoning else None) or cap.max_tokens
     limits = [limit for limit in (top, room) if limit is not None]
@@ -50,8 +61,7 @@ def ceiling(asked: Mapping[str, Any], cap: config.Cap, room: int | None, *, reas
         if value < 1:
             # Nothing to put in; or over the window and sent on all the same (strategy keep): upstream judges.
             return MaxTokens(None, None)
-        name = "max_completion_tokens" if reasoning else "max_tokens"
-        return MaxTokens(value, name, written={name: value})
+        return MaxTokens(value, names[0], written={names[0]: value})
     if not limits:
         name, given = next(iter(asked.items()))
         return MaxTokens(given if isinstance(given, int) else None, name)
@@ -59,12 +69,17 @@ def ceiling(asked: Mapping[str, Any], cap: config.Cap, room: int | None, *, reas
     numbers = {name: _number(name, given, limit) for name, given in asked.items()}
     lowered = {name: limit for name, number in numbers.items() if number > limit}
     name = min(numbers, key=lambda each: numbers[each])
+    value = min(numbers[name], limit)
+    put_in = {}
+    if top is not None and not any(each in asked for each in names):
+        # A name that only some servers read would else be a way around the ceiling.
+        put_in = {names[0]: value}
     by_room = room is not None and limit == room
     return MaxTokens(
-        value=min(numbers[name], limit),
+        value=value,
         name=name,
         clamped="" if not lowered else "room" if by_room else "ceiling",
-        written=lowered,
+        written=lowered | put_in,
     )
 
 

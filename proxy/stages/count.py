@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from proxy.exchange import Attempt
 
 
 class Count:
     async def __call__(self, it: Attempt) -> None:
-        it.counts = await it.model.counter.count(it.prompt.fields, it.limit.stops_counting)
+        counts = await it.model.counter.count(it.prompt.chat, it.limit.stops_counting)
+        it.counts = replace(counts, unsure=(*counts.unsure, *it.prompt.unsure))

@@ -1,11 +1,11 @@
-"""Read the body as a chat request."""
+"""Read the body as what its path takes."""
 
 from __future__ import annotations
 
 from backends.base import Headers
 from proxy.config import Server
 from proxy.dialects import body
-from proxy.dialects.chat import CHAT
+from proxy.dialects.paths import spoken_at
 from proxy.exchange import Exchange
 
 
@@ -16,7 +16,7 @@ class Parse:
     async def __call__(self, it: Exchange) -> None:
         codings = content_codings(it.headers)
         raw = body.unpack(it.body, codings, self._max_body_bytes) if codings else it.body
-        it.prompt = CHAT.parse(raw)
+        it.prompt = spoken_at(it.path.partition("?")[0]).parse(raw)
 
 
 def content_codings(headers: Headers) -> list[str]:

@@ -1,47 +1,111 @@
-"""Make the conversation fit its budget: where the cut is, and the exact count of what is left."""
+"""Make the prompt fit its budget: what is squeezed, where the cut is, and the exact count of what is left."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from proxy import conversation
+from proxy.conversation import Conversation, Planned, Texts
+from proxy.dialects.prompt import Edits
 from proxy.errors import Overflow
-from proxy.exchange import Attempt, Shaped
-from proxy.history import plan, turns
+from proxy.exchange import Attempt, Model, Shaped
+from proxy.history import plain, plan
+from proxy.history.plan import Cut
 from proxy.tokens.counts import Counts
 
 
 class Shape:
     async def __call__(self, it: Attempt) -> None:
         model, budget = it.model, it.model.budget
-        if model.context.strategy == "keep" or budget is None or it.counts.tokens <= budget:
+        if model.context.strategy == "keep":
             it.shaped = Shaped(it.counts)
             return
-        messages, counter = it.prompt.messages, model.counter
-        layout = turns.layout(messages)
-        cuts = plan.cuts(
-            layout,
-            await counter.weigh(it.prompt.fields, turns.spans(layout)),
-            plan.quantum(budget, model.context.low_water),
-        )
-        search = plan.search(cuts, it.counts.tokens, budget)
-        counts = it.counts
-        tried: dict[plan.Cut, Counts] = {}
-        smallest = counts
-        try:
-            cut = next(search)
-            while True:
-                kept = [messages[i] for i in plan.kept_indices(cut)]
-                counts = tried[cut] = await counter.count({**it.prompt.fields, "messages": kept})
-                if counts.tokens < smallest.tokens:
-                    smallest = counts
-                cut = search.send(counts.tokens)
-        except StopIteration as found:
-            chosen: plan.Cut | None = found.value
-        if chosen is None:
-            raise Overflow(
-                tokens=smallest.tokens,
-                complete=True,
-                limit=budget,
-                what="the context budget, even with all of the history dropped that may go",
-                status=model.context.overflow_status,
-                advice="Shorten the last message, the tools or the system prompt.",
-            )
-        it.shaped = Shaped(tried[chosen], chosen, it.counts.tokens - tried[chosen].tokens)
+        talk = await conversation.squeezed(it.prompt, model.context, model.counter, it.counts)
+        if budget is None or talk.counts.tokens <= budget or it.prompt.several:
+            it.shaped = _shaped(it, talk, None, talk.counts)
+        elif it.prompt.messages:
+            it.shaped = await _cut(it, talk, budget)
+        else:
+            it.shaped = await _cut_plain(it, budget)
+
+
+def _shaped(it: Attempt, talk: Conversation, cut: Cut | None, counts: Counts) -> Shaped:
+    return Shaped(
+        counts=counts,
+        cut=cut if cut is not None and cut.dropped_messages else None,
+        trimmed_tokens=max(0, it.counts.tokens - counts.tokens),
+        edits=talk.edits(cut),
+    )
+
+
+async def _cut(it: Attempt, talk: Conversation, budget: int) -> Shaped:
+    made = await conversation.planned(talk, budget)
+    while True:
+        cut, counts = await search(made, budget)
+        if cut is not None:
+            return _shaped(it, made, cut, counts)
+        deeper = await conversation.shortened_further(made, budget)
+        if deeper is None:
+            raise _overflow(it.model, counts, "even with all of the history dropped that may go")
+        made = deeper
+
+
+class Found(NamedTuple):
+    cut: Cut | None
+    counts: Counts
+    """Exact, with this cut; without one, the smallest that was seen."""
+
+
+async def search(made: Planned, budget: int) -> Found:
+    """The smallest cut with which the exact count is in the budget."""
+    searching = plan.search(made.cuts, made.counts.tokens, budget)
+    tried = {made.cuts[0]: made.counts}
+    try:
+        cut = next(searching)
+        while True:
+            tried[cut] = await made.count(made.edits(cut))
+            cut = searching.send(tried[cut].tokens)
+    except StopIteration as found:
+        chosen: Cut | None = found.value
+    if chosen is not None:
+        return Found(chosen, tried[chosen])
+    return Found(None, min(tried.values(), key=lambda counts: counts.tokens))
+
+
+async def _cut_plain(it: Attempt, budget: int) -> Shaped:
+    """One end of a plain prompt."""
+    prompt, model, context = it.prompt, it.model, it.model.context
+    text = plain.cuttable(prompt.fields)
+    if text is None:
+        raise _overflow(model, it.counts, "and this prompt is not one text that could be cut")
+    tried = [it.counts]
+
+    async def count(part: plain.Text) -> int:
+        tried.append(await conversation.exact(model.counter, prompt.dialect.view(prompt, Edits(prompt=part))))
+        return tried[-1].tokens
+
+    measure = Texts(model.counter)
+    if context.completions_keep == "tail":
+        quantum = plan.quantum(budget, context.low_water)
+        part = await plain.end_of(text, it.counts.tokens, budget, quantum, measure, count)
+    else:
+        part = await plain.beginning_of(text, it.counts.tokens, budget, measure, count)
+    if part is None:
+        raise _overflow(model, min(tried, key=lambda each: each.tokens), "even with all cut off that may go")
+    await count(part)
+    return Shaped(
+        counts=tried[-1],
+        trimmed_tokens=it.counts.tokens - tried[-1].tokens,
+        edits=Edits(prompt=part),
+    )
+
+
+def _overflow(model: Model, counts: Counts, why: str) -> Overflow:
+    return Overflow(
+        tokens=counts.tokens,
+        complete=True,
+        limit=model.budget or 0,
+        what=f"the context budget, {why}",
+        status=model.context.overflow_status,
+        advice="Shorten the last message, the tools or the system prompt.",
+    )

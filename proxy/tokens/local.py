@@ -15,10 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from proxy.tokens.clip import Cut, characters_to_count, remembered_cut
 from proxy.tokens.counts import Counts
-from proxy.tokens.encodings import encoding
+from proxy.tokens.encodings import encoding, encoding_name
 from proxy.tokens.memo import Memo
 from proxy.tokens.openai import Cost, PromptCosts, family, message_weights, prompt_costs
+from proxy.tokens.plain import PlainPrompt, plain_prompt
 from proxy.tokens.text import TextCounter
 
 _T = TypeVar("_T")
@@ -68,13 +70,15 @@ class _Found:
 class LocalCounter:
     """Counts prompts for one model. The encoding is built here, so build counters at start."""
 
-    def __init__(self, model: str, encoding_name: str | None, memo: Memo, pool: CountingPool) -> None:
+    def __init__(self, model: str, its_encoding: str | None, memo: Memo, pool: CountingPool) -> None:
         rules = family(model)
+        self._known = bool(its_encoding) or encoding_name(model) is not None
         # An encoding that was named is meant: the model's family is no guess then.
         self._family = rules
-        if encoding_name:
+        if its_encoding:
             known = tuple(reason for reason in rules.unsure if not reason.startswith("unknown model"))
-            self._family = replace(rules, encoding=encoding_name, unsure=known)
+            self._family = replace(rules, encoding=its_encoding, unsure=known)
+        self._memo = memo
         self._text = TextCounter(encoding(self._family.encoding), memo)
         self._pool = pool
 
@@ -87,7 +91,7 @@ class LocalCounter:
         """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
         if not is_small(body):
             return await self._pool.run(self._count_body, body, limit)
-        found = self._look_up(prompt_costs(body, self._family))
+        found = self._look_up(self._costs(body))
         if sum(map(len, found.missing)) > INLINE_CHARACTERS:
             return await self._pool.run(self._finish, found, limit)
         return self._finish(found, limit)
@@ -103,8 +107,35 @@ class LocalCounter:
             return await self._pool.run(self._weigh, costs)
         return self._weigh(costs)
 
+    async def clip(self, text: str, head_tokens: int, tail_tokens: int) -> tuple[str, str]:
+        """A beginning and an end of so many tokens at most."""
+        if characters_to_count(text, head_tokens, tail_tokens) > INLINE_CHARACTERS:
+            cut = await self._pool.run(self._clip, text, head_tokens, tail_tokens)
+        else:
+            cut = self._clip(text, head_tokens, tail_tokens)
+        return text[: cut.head], text[cut.tail :]
+
+    def _clip(self, text: str, head_tokens: int, tail_tokens: int) -> Cut:
+        name, count = self._text.encoding_name, self._text.count_anew
+        return remembered_cut(self._memo, name, count, text, head_tokens, tail_tokens)
+
     def _count_body(self, body: Mapping[str, Any], limit: int | None) -> Counts:
-        return self._finish(self._look_up(prompt_costs(body, self._family)), limit)
+        return self._finish(self._look_up(self._costs(body)), limit)
+
+    def _costs(self, body: Mapping[str, Any]) -> PromptCosts:
+        prompt = plain_prompt(body)
+        return prompt_costs(body, self._family) if prompt is None else PromptCosts(self._plain(prompt), ())
+
+    def _plain(self, prompt: PlainPrompt) -> Cost:
+        """Nothing is added to a text. How names of special tokens in it are read is nowhere said."""
+        reasons = list(prompt.unsure)
+        if not self._known:
+            reasons.append("unknown model, counted like gpt-4o")
+        if any(map(self._text.special_in, prompt.texts)):
+            reasons.append("the name of a special token in a plain prompt")
+        if "" in prompt.texts:
+            reasons.append("an empty prompt")
+        return Cost(prompt.ids, tuple(filter(None, prompt.texts)), tuple(reasons))
 
     def _weigh_messages(self, messages: Sequence[Any]) -> Sequence[int]:
         return self._weigh(message_weights(messages, self._family))

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import orjson
-
+from backends.base import Oracle
 from backends.errors import Uncountable
+from backends.json_bytes import json_bytes
+from proxy.tokens.clip import drive_async, pack, search, unpack
 from proxy.tokens.counts import Counts
+from proxy.tokens.plain import PlainPrompt, plain_prompt
 
 _MAX_REMEMBERED = 20_000
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """An upstream that counts. Raises BackendError."""
-
-    async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
-        """Tokens of a chat request, as `usage.prompt_tokens` will report them."""
-        ...
-
-    async def text_tokens(self, text: str) -> int:
-        """Tokens of plain text."""
-        ...
 
 
 class OracleCounter:
@@ -38,18 +26,22 @@ class OracleCounter:
         self._known: dict[bytes, int] = {}
 
     async def count(self, body: Mapping[str, Any], limit: int | None = None) -> Counts:
-        if limit is not None and (at_least := await self._surely_over(body, limit)):
+        plain = plain_prompt(body)
+        texts = _texts(body["messages"]) if plain is None else plain.texts
+        if limit is not None and (at_least := await self._surely_over(texts, limit)):
             return Counts(at_least, complete=False)
+        if plain is not None:
+            return await self._count_plain(plain, body)
         try:
             return Counts(await self._ask(body))
         except Uncountable:
             # A role or a shape that its template does not take: the upstream will say so itself.
-            total = await self._text_tokens(body["messages"])
+            total = await self._text_tokens(texts)
             return Counts(total, unsure=("the upstream's template does not take these messages",))
 
     async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
         """What a unit adds to a bare conversation; it stands at the unit's first message."""
-        messages = body["messages"]
+        messages = body.get("messages", ())
         weights = [0] * len(messages)
         for start, end in units:
             unit = messages[start:end]
@@ -58,30 +50,61 @@ class OracleCounter:
                 weights[start] = max(0, await self._ask({"messages": [_BARE, *unit]}) - bare)
             except Uncountable:
                 # A template that does not take it alone, or takes no system message.
-                weights[start] = await self._text_tokens(unit)
+                weights[start] = await self._text_tokens(_texts(unit))
         return weights
 
-    async def _text_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        return sum([await self._oracle.text_tokens(text) for text in _texts(messages)])
+    async def clip(self, text: str, head_tokens: int, tail_tokens: int) -> tuple[str, str]:
+        """A beginning and an end of so many tokens at most: some twenty questions the first time, then none."""
+        key = self._digest(json_bytes([head_tokens, tail_tokens, text]))
+        both = self._known.get(key)
+        if both is None:
+            cut = await drive_async(search(text, head_tokens, tail_tokens), self._oracle.text_tokens)
+            self._remember(key, pack(cut, text))
+        else:
+            cut = unpack(both, text)
+        return text[: cut.head], text[cut.tail :]
+
+    async def _count_plain(self, prompt: PlainPrompt, body: Mapping[str, Any]) -> Counts:
+        tokens = prompt.ids
+        unsure = list(prompt.unsure)
+        options = {key: body[key] for key in ("add_special_tokens",) if key in body}
+        try:
+            for text in prompt.first:
+                tokens += await self._ask({"prompt": text, **options})
+        except Uncountable:
+            tokens = prompt.ids + await self._text_tokens(prompt.first)
+            unsure.append("the upstream does not take this prompt")
+        tokens += await self._text_tokens(prompt.later)
+        return Counts(tokens, unsure=tuple(unsure))
+
+    async def _text_tokens(self, texts: Iterable[str]) -> int:
+        return sum([await self._oracle.text_tokens(text) for text in texts])
 
     async def _ask(self, body: Mapping[str, Any]) -> int:
-        key = hashlib.blake2b(_bytes(body), key=self._key, digest_size=16).digest()
+        key = self._digest(
+            json_bytes({name: value for name, value in body.items() if name not in _NOT_COUNTED})
+        )
         known = self._known.get(key)
         if known is None:
             known = await self._oracle.prompt_tokens(body)
-            if len(self._known) >= _MAX_REMEMBERED:
-                del self._known[next(iter(self._known))]
-            self._known[key] = known
+            self._remember(key, known)
         return known
 
-    async def _surely_over(self, body: Mapping[str, Any], limit: int) -> int:
+    def _digest(self, question: bytes) -> bytes:
+        return hashlib.blake2b(question, key=self._key, digest_size=16).digest()
+
+    def _remember(self, key: bytes, answer: int) -> None:
+        if len(self._known) >= _MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = answer
+
+    async def _surely_over(self, texts: Sequence[str], limit: int) -> int:
         """A count above `limit` if the text alone is over it for sure, else 0.
 
         Text is tokenized in parts, cut before white space. A cut can add a token, so each counts for one less.
         Each part is half of what is left, judged by how dense the part before was, so a few of them are
         enough, and no more than about a tenth too much is tokenized.
         """
-        texts = _texts(body["messages"])
         if sum(map(len, texts)) <= limit * 4:
             return 0
         total, density = 0, _DENSE
@@ -117,15 +140,6 @@ _NOT_COUNTED = frozenset(
     ("model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "user")
 )
 _BARE = {"role": "system", "content": "."}
-
-
-def _bytes(body: Mapping[str, Any]) -> bytes:
-    """Bytes that stand for what is counted. orjson refuses lone surrogates; json does not."""
-    counted = {key: value for key, value in body.items() if key not in _NOT_COUNTED}
-    try:
-        return orjson.dumps(counted)
-    except TypeError:
-        return json.dumps(counted).encode()
 
 
 def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -66,3 +66,12 @@ def last_cut(text: str, start: int, end: int, encoding: str) -> int | None:
         if low == start:
             return None
         low = start
+
+
+def first_cut(text: str, start: int, end: int, encoding: str) -> int | None:
+    """The first exact cut in [start, end], or None. `start` must lie inside the text, not at its beginning."""
+    # From the character before, so that a cut at `start` itself can be seen.
+    for found in _pattern(encoding).finditer(text, start - 1, min(len(text), end + 1)):
+        if start <= found.end() <= end:
+            return found.end()
+    return None

@@ -67,6 +67,11 @@ class ChatTemplate:
         jinja = environment(clock)
         self._compiled = {name: _Compiled(source, jinja, self._flags) for name, source in sources.items()}
 
+    @property
+    def on_llama_cpp(self) -> bool:
+        """Whether the server is llama.cpp."""
+        return self._flags.server == "llama.cpp"
+
     @classmethod
     def load(
         cls,
@@ -91,7 +96,7 @@ class ChatTemplate:
         """The prompt of a chat request."""
         given = variables(body, self._flags)
         compiled = self._choose(given.get("tools"))
-        llama_cpp = self._flags.server == "llama.cpp"
+        llama_cpp = self.on_llama_cpp
         talk = conversation(body.get("messages"), parts=compiled.parts, empty=llama_cpp)
         messages = talk.messages
         if llama_cpp:

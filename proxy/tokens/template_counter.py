@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from backends.json_bytes import digestible
+from proxy.tokens.clip import Cut, characters_to_count, remembered_cut
 from proxy.tokens.counts import Counts
 from proxy.tokens.local import CountingPool, is_small
 from proxy.tokens.memo import Memo
+from proxy.tokens.plain import PlainPrompt, plain_prompt
 from proxy.tokens.segments import SegmentCounter
 from proxy.tokens.template import ChatTemplate, Prompt
 from proxy.tokens.template_request import TemplateRefused
@@ -34,11 +35,21 @@ _PLACES: tuple[tuple[list[dict[str, str]], list[dict[str, str]]], ...] = (
 )
 
 
+@dataclass(slots=True)
+class _Found:
+    """What is known of a prompt without tokenizing anything, and the pieces that are still to be tokenized."""
+
+    tokens: int
+    missing: list[str]
+    unsure: tuple[str, ...]
+
+
 class TemplateCounter:
     """Counts prompts for one model. Never raises for what a request holds: what cannot be rendered is unsure."""
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, memo: Memo, pool: CountingPool) -> None:
         self._template = template
+        self._tokenizer = tokenizer
         self._segments = SegmentCounter(tokenizer, memo)
         self._memo = memo
         self._weights = f"weight {tokenizer.name} {template.name}"
@@ -53,11 +64,10 @@ class TemplateCounter:
         """Count a whole chat request body; stop early once it is sure to be over `limit` tokens."""
         if not _renders_quickly(body):
             return await self._pool.run(self._count_body, body, limit)
-        prompt = self._render(body)
-        known, missing = self._look_up(prompt.text)
-        if sum(map(len, missing)) > INLINE_CHARACTERS:
-            return await self._pool.run(self._finish, known, missing, prompt.unsure, limit)
-        return self._finish(known, missing, prompt.unsure, limit)
+        found = self._find(body)
+        if sum(map(len, found.missing)) > INLINE_CHARACTERS:
+            return await self._pool.run(self._finish, found, limit)
+        return self._finish(found, limit)
 
     async def weigh(self, body: Mapping[str, Any], units: Sequence[tuple[int, int]]) -> Sequence[int]:
         """What a unit adds to a bare conversation as an old turn of it; it stands at the unit's first message."""
@@ -71,9 +81,45 @@ class TemplateCounter:
             return await self._pool.run(self._weigh_all, messages, units)
         return self._weigh_all(messages, units)
 
+    async def clip(self, text: str, head_tokens: int, tail_tokens: int) -> tuple[str, str]:
+        """A beginning and an end of so many tokens at most."""
+        if characters_to_count(text, head_tokens, tail_tokens) > INLINE_CHARACTERS:
+            cut = await self._pool.run(self._clip, text, head_tokens, tail_tokens)
+        else:
+            cut = self._clip(text, head_tokens, tail_tokens)
+        return text[: cut.head], text[cut.tail :]
+
+    def _clip(self, text: str, head_tokens: int, tail_tokens: int) -> Cut:
+        one = self._tokenizer
+        return remembered_cut(self._memo, one.name, one.count, text, head_tokens, tail_tokens)
+
     def _count_body(self, body: Mapping[str, Any], limit: int | None) -> Counts:
-        prompt = self._render(body)
-        return self._finish(*self._look_up(prompt.text), prompt.unsure, limit)
+        return self._finish(self._find(body), limit)
+
+    def _find(self, body: Mapping[str, Any]) -> _Found:
+        plain = plain_prompt(body)
+        if plain is None:
+            prompt = self._render(body)
+            return self._look_up(_Found(0, [], prompt.unsure), [prompt.text])
+        tokens, reasons = self._around(plain, body)
+        return self._look_up(_Found(tokens, [], reasons), map(_whole, plain.texts))
+
+    def _around(self, prompt: PlainPrompt, body: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+        """What a plain prompt has besides its texts, and why it may not be all.
+
+        vLLM 0.32 adds special tokens unless asked not to (entrypoints/openai/completion/protocol.py); llama.cpp
+        always does, if its model says so (tools/server/server.cpp, `handle_completions_oai`).
+        """
+        reasons = dict(prompt.unsure)
+        if any(_whole(text) is not text for text in prompt.texts):
+            reasons[_SURROGATES] = None
+        if not prompt.first or (body.get("add_special_tokens") is False and not self._template.on_llama_cpp):
+            return prompt.ids, tuple(reasons)
+        added = self._tokenizer.added
+        if added is None:
+            added = 1
+            reasons["whether the server adds a token at the beginning of a plain prompt"] = None
+        return prompt.ids + len(prompt.first) * added, tuple(reasons)
 
     def _render(self, body: Mapping[str, Any]) -> Prompt:
         try:
@@ -82,33 +128,25 @@ class TemplateCounter:
             # The server will say so itself; meanwhile the texts alone are the best guess.
             text = "\n".join(_texts(body))
             prompt = Prompt(text, (f"the template does not take this request: {refused}",))
-        if prompt.text.isascii():
-            return prompt
-        try:
-            prompt.text.encode()
-        except UnicodeEncodeError:
-            return Prompt(replace_surrogates(prompt.text), (*prompt.unsure, _SURROGATES))
-        return prompt
+        text = _whole(prompt.text)
+        return prompt if text is prompt.text else Prompt(text, (*prompt.unsure, _SURROGATES))
 
-    def _look_up(self, text: str) -> tuple[int, list[str]]:
-        known = 0
-        missing = []
+    def _look_up(self, found: _Found, texts: Iterable[str]) -> _Found:
         remembered = self._segments.known
-        for piece in self._segments.cut(text):
-            tokens = remembered(piece)
-            if tokens is None:
-                missing.append(piece)
-            else:
-                known += tokens
-        return known, missing
+        for text in texts:
+            for piece in self._segments.cut(text):
+                tokens = remembered(piece)
+                if tokens is None:
+                    found.missing.append(piece)
+                else:
+                    found.tokens += tokens
+        return found
 
-    def _finish(
-        self, known: int, missing: Sequence[str], unsure: tuple[str, ...], limit: int | None
-    ) -> Counts:
+    def _finish(self, found: _Found, limit: int | None) -> Counts:
         if limit is None:
-            return Counts(known + sum(map(self._segments.count, missing)), unsure=unsure)
-        rest = self._segments.count_upto(missing, limit - known)
-        return Counts(known + rest.tokens, rest.complete, unsure)
+            return Counts(found.tokens + sum(map(self._segments.count, found.missing)), unsure=found.unsure)
+        rest = self._segments.count_upto(found.missing, limit - found.tokens)
+        return Counts(found.tokens + rest.tokens, rest.complete, found.unsure)
 
     def _weigh_all(self, messages: Sequence[Any], units: Sequence[tuple[int, int]]) -> list[int]:
         weights = [0] * len(messages)
@@ -144,16 +182,24 @@ class TemplateCounter:
         return sum(map(self._segments.count, self._segments.cut(text)))
 
 
+def _whole(text: str) -> str:
+    """The very text, or where halves of surrogate pairs are in it, one without."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return replace_surrogates(text)
+    return text
+
+
 def _renders_quickly(body: Mapping[str, Any]) -> bool:
     messages = body.get("messages")
     return not (isinstance(messages, list) and len(messages) > INLINE_MESSAGES) and is_small(body)
 
 
 def _key(unit: Sequence[Any]) -> str:
-    try:
-        return orjson.dumps(unit).decode()
-    except TypeError:  # half a surrogate pair
-        return json.dumps(unit)
+    return digestible(unit).decode("latin-1")
 
 
 def _texts(body: Mapping[str, Any]) -> list[str]:

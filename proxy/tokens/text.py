@@ -49,6 +49,15 @@ class TextCounter:
         """The remembered count of a text, or None: no text is encoded."""
         return self._memo.get(self._encoding.name, text)
 
+    def count_anew(self, text: str) -> int:
+        """The tokens of a text that is not worth to be remembered."""
+        return self._encode(text)
+
+    def special_in(self, text: str) -> bool:
+        """Whether the name of a special token stands in a text."""
+        # All of them look like this, and a harmony encoding has a thousand.
+        return "<|" in text and any(token in text for token in self._encoding.special_tokens_set)
+
     def count(self, text: str) -> int:
         """The tokens of a text, special tokens in it read as plain text, as the API does."""
         tokens = self._memo.get(self._encoding.name, text)

@@ -44,6 +44,11 @@ class Tokenizer(Protocol):
         """Strings that are one token of their own wherever they stand, and part what is on their two sides."""
         ...
 
+    @property
+    def added(self) -> int | None:
+        """Tokens that are added to a text that no template has rendered (a BOS, as a rule); None: not known."""
+        ...
+
     def count(self, text: str) -> int:
         """The tokens of a text: special tokens in it are read as such, none is added. Thread-safe."""
         ...
@@ -139,6 +144,13 @@ def name_of(kind: str, *parts: bytes) -> str:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return f"{kind}:{digest.hexdigest()}"
+
+
+def added_by(config: Mapping[str, Any]) -> int | None:
+    """The tokens that a tokenizer_config.json adds to a text, where there is no tokenizer.json to say it."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return None  # transformers adds none, llama.cpp and mistral-common add a BOS
+    return int(bool(config.get("add_bos_token"))) + int(bool(config.get("add_eos_token")))
 
 
 def token_text(value: Any) -> str | None:

@@ -40,6 +40,9 @@ class JsonTokenizer:
     def __init__(self, name: str, tokenizer: tokenizers.Tokenizer) -> None:
         self.name = name
         self.special: Sequence[str] = _dividers(tokenizer)
+        # What the config says of it does not count beside a tokenizer.json (transformers 5.24,
+        # tokenization_utils_base.py, `_from_pretrained`).
+        self.added: int | None = tokenizer.num_special_tokens_to_add(is_pair=False)
         self._encode = tokenizer.encode_batch_fast
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

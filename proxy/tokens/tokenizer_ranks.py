@@ -16,7 +16,7 @@ from proxy.tokens.encodings import O200K_PATTERN
 from proxy.tokens.memo import Memo
 from proxy.tokens.segments import Cutter
 from proxy.tokens.text import TextCounter
-from proxy.tokens.tokenizer_files import TokenizerFileError, name_of, token_text
+from proxy.tokens.tokenizer_files import TokenizerFileError, added_by, name_of, token_text
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -65,9 +65,12 @@ _FAMILIES = {
 class RankTokenizer:
     """Implements `Tokenizer`: special tokens are found first, and tiktoken encodes what lies between."""
 
-    def __init__(self, name: str, encoding: tiktoken.Encoding, special: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, encoding: tiktoken.Encoding, special: Sequence[str], added: int | None
+    ) -> None:
         self.name = name
         self.special = special
+        self.added = added
         self._cutter = Cutter(special)
         # Its memo is for nothing: whoever counts prompts remembers whole segments.
         self._text = TextCounter(encoding, Memo(2))
@@ -105,7 +108,7 @@ def load_ranks(file: Path, data: bytes, config: Mapping[str, Any]) -> RankTokeni
         )
     encoding = _encoding(file, family.pattern, ranks)
     name = name_of("ranks", data, family.pattern.encode(), json.dumps(special).encode())
-    return RankTokenizer(name, encoding, special)
+    return RankTokenizer(name, encoding, special, added_by(config))
 
 
 def load_tekken(file: Path, data: bytes, content: Mapping[str, Any]) -> RankTokenizer:
@@ -120,7 +123,8 @@ def load_tekken(file: Path, data: bytes, content: Mapping[str, Any]) -> RankToke
     except (KeyError, TypeError, ValueError) as error:
         raise TokenizerFileError(file, f"not a tekken.json that we know: {error!r}") from None
     special = [*named, *(f"<SPECIAL_{number}>" for number in range(len(named), specials))]
-    return RankTokenizer(name_of("tekken", data), _encoding(file, pattern, ranks), special)
+    # Whoever reads these files puts a BOS first (mistral-common, Tekkenizer.encode; llama.cpp).
+    return RankTokenizer(name_of("tekken", data), _encoding(file, pattern, ranks), special, added=1)
 
 
 # Of files older than their `special_tokens` (mistral-common, Tekkenizer.DEPRECATED_SPECIAL_TOKENS).

@@ -10,7 +10,13 @@ from typing import Any
 import sentencepiece
 
 from proxy.tokens.segments import Cutter
-from proxy.tokens.tokenizer_files import TokenizerFileError, name_of, replace_surrogates, token_text
+from proxy.tokens.tokenizer_files import (
+    TokenizerFileError,
+    added_by,
+    name_of,
+    replace_surrogates,
+    token_text,
+)
 
 # A protocol buffer's message that comes in two parts is merged from both: this says `add_dummy_prefix` (field 3)
 # of `normalizer_spec` (field 3) is false (sentencepiece_model.proto).
@@ -34,10 +40,12 @@ class SentencePieceTokenizer:
         special: Sequence[str],
         *,
         legacy: bool,
+        added: int | None,
     ) -> None:
         """`models`: one that adds the dummy space, as the file says, and one that does not."""
         self.name = name
         self.special = special
+        self.added = added
         self._spaced, self._plain = models
         self._legacy = legacy
         self._cutter = Cutter(special)
@@ -83,4 +91,4 @@ def load_sentencepiece(file: Path, data: bytes, config: Mapping[str, Any]) -> Se
             special[content] = None
     legacy = config.get("legacy") is not False
     name = name_of("sentencepiece", data, json.dumps([list(special), legacy]).encode())
-    return SentencePieceTokenizer(name, (model, plain), list(special), legacy=legacy)
+    return SentencePieceTokenizer(name, (model, plain), list(special), legacy=legacy, added=added_by(config))

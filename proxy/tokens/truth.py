@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from backends.json_bytes import json_bytes
+from backends.json_bytes import digestible
 from proxy.tokens.counts import Counts
 
 MARGIN_STEPS: Final = (0.0, 0.01, 0.02, 0.04)
@@ -49,6 +49,7 @@ class Truth:
     distrusted: bool = False
     """The server counts otherwise than we do: ask it, where it can be asked."""
     drifting: bool = False
+    truncations: int = 0
     _step: int = 0
     _over: int = 0
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED))
@@ -71,9 +72,22 @@ class Truth:
         return self._offsets.get(set_up(body), 0) if self._offsets else 0
 
     def note(
-        self, body: Mapping[str, Any], counts: Counts, reported: int, window: int | None = None
+        self,
+        body: Mapping[str, Any],
+        counts: Counts,
+        reported: int,
+        window: int | None = None,
+        *,
+        may_be_cut: bool = False,
+        teaches: bool = True,
     ) -> Finding:
-        """A reply's own number for a prompt that was counted whole. `body`: its chat view, as it was sent on."""
+        """A reply's own number for a prompt that was counted whole. `body`: its chat view.
+
+        `may_be_cut`: the client has allowed the server to leave some of it out, so it shows nothing. `teaches`:
+        what the server adds to it is added to every other request with the same tools.
+        """
+        if may_be_cut and reported < counts.tokens:
+            return Finding(reported - counts.tokens)
         error = reported - counts.tokens
         truncated = is_truncated(counts, reported)
         began = ended = False
@@ -90,7 +104,9 @@ class Truth:
                 while self._step + 1 < len(MARGIN_STEPS) and error > self.margin * window:
                     self._step += 1
                 rose = True
-        if error and not truncated and is_text(body):
+        if truncated:
+            self.truncations += 1
+        if error and teaches and not truncated and is_text(body):
             self._learn(set_up(body), error, sure=counts.exact)
         return Finding(error, truncated, began, ended, rose)
 
@@ -143,4 +159,4 @@ def is_text(body: Mapping[str, Any]) -> bool:
 def set_up(body: Mapping[str, Any]) -> bytes:
     """A digest of what a request sets up besides its messages."""
     given = {key: body[key] for key in _SET_UP if body.get(key) is not None}
-    return blake2b(json_bytes(given, sort_keys=True), digest_size=16).digest()
+    return blake2b(digestible(given, sort_keys=True), digest_size=16).digest()

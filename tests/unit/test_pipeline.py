@@ -208,6 +208,27 @@ async def test_the_tables_say_what_stages_read_and_set() -> None:
     assert {each.name: seen.sets[each.name] for each in stages} == {each.name: each.gives for each in stages}
 
 
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"model": "keeps", "prompt": "why"}),
+    ("/v1/completions", {"model": "trims", "prompt": ["why", "and why"], "max_tokens": 5}),
+    ("/v1/responses", {"model": "trims", "input": turns(5)}),
+    ("/v1/messages", {"model": "trims", "messages": turns(5)[1:], "system": "Be brief.", "max_tokens": 5}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), OTHERS)
+async def test_prompts_of_every_dialect_go_through_the_same_tables(path: str, fields: dict[str, Any]) -> None:
+    async with opened() as runtime:
+        exchange = Exchange("r", path, (), "", 0.0)
+        exchange.body = json.dumps(fields).encode()
+        await runtime.admission.run(exchange)
+        attempt = exchange.attempt(exchange.candidates[0])
+        await runtime.fitting.run(attempt)
+        assert exchange.prompt.fields == fields
+        assert attempt.shaped.counts.tokens <= 400
+        assert (attempt.shaped.cut is not None) == (fields["model"] == "trims" and "prompt" not in fields)
+
+
 async def test_stages_leave_the_body_and_its_parsed_view_alone() -> None:
     async with opened() as runtime:
         for fields, headers, peer in REQUESTS:

@@ -106,7 +106,8 @@ async def test_a_method_that_may_make_something_is_post(
     answer = await ask(await raw(fused.port), method, f"/v1/{name}?a")
     assert answer.status == 405
     error = json.loads(answer.body)["error"]
-    assert (error["code"], error["type"]) == ("method_not_allowed", "invalid_request_error")
+    assert error["type"] == "invalid_request_error"
+    assert error.get("code") == (None if name == "messages" else "method_not_allowed")
     assert (answer.header("allow") or "").split(", ")[0] == "POST"
     assert upstream.received == []
     assert (await fused.metrics())[REFUSED] == 1

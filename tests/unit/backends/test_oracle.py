@@ -59,3 +59,20 @@ async def test_an_answer_without_a_number_is_a_bad_reply(answer: dict[str, Any])
         await VllmOracle(ask, "m").prompt_tokens({"messages": MESSAGES})
     with pytest.raises(BadReply):
         await LlamaOracle(ask).text_tokens("x")
+
+
+async def test_a_plain_prompt_is_asked_about_with_what_completions_add() -> None:
+    asked: list[tuple[str, Mapping[str, Any] | None]] = []
+
+    async def ask(path: str, question: Mapping[str, Any] | None) -> dict[str, Any]:
+        asked.append((path, question))
+        return {"count": 3, "tokens": [1, 2, 3]}
+
+    assert await LlamaOracle(ask).prompt_tokens({"prompt": "hi"}) == 3
+    assert await VllmOracle(ask, "m").prompt_tokens({"prompt": "hi"}) == 3
+    assert await VllmOracle(ask, "m").prompt_tokens({"prompt": "hi", "add_special_tokens": False}) == 3
+    assert asked == [
+        ("/tokenize", {"content": "hi", "add_special": True}),
+        ("/tokenize", {"model": "m", "prompt": "hi", "add_special_tokens": True}),
+        ("/tokenize", {"model": "m", "prompt": "hi", "add_special_tokens": False}),
+    ]

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import Cap
+from proxy.dialects.chat import CHAT
 from proxy.errors import InvalidRequest
 from proxy.exchange import MaxTokens
 from proxy.stages.cap import ceiling, minimum
 
+names = CHAT.cap_names
 OURS = Cap(
     default_tokens=100,
     max_tokens=500,
@@ -58,26 +60,34 @@ OURS = Cap(
 )
 def test_ceiling(asked: int | None, cap: Cap, room: int | None, expected: MaxTokens) -> None:
     given = {} if asked is None else {"max_tokens": asked}
-    assert ceiling(given, cap, room, reasoning=False) == expected
+    assert ceiling(given, cap, room, names(reasoning=False), reasoning=False) == expected
 
 
 def test_reasoning_models_have_keys_of_their_own() -> None:
-    assert ceiling({}, OURS, None, reasoning=False).value == 100
-    assert ceiling({}, OURS, None, reasoning=True) == MaxTokens(
+    assert ceiling({}, OURS, None, names(reasoning=False), reasoning=False).value == 100
+    assert ceiling({}, OURS, None, names(reasoning=True), reasoning=True) == MaxTokens(
         1000, "max_completion_tokens", written={"max_completion_tokens": 1000}
     )
-    assert ceiling({"max_completion_tokens": 9000}, OURS, None, reasoning=True).value == 5000
+    assert (
+        ceiling({"max_completion_tokens": 9000}, OURS, None, names(reasoning=True), reasoning=True).value
+        == 5000
+    )
     assert (minimum(OURS, reasoning=False), minimum(OURS, reasoning=True)) == (10, 200)
     # Without them, the general ones.
-    assert ceiling({}, Cap(default_tokens=3), None, reasoning=True).value == 3
+    assert ceiling({}, Cap(default_tokens=3), None, names(reasoning=True), reasoning=True).value == 3
     assert minimum(Cap(min_tokens=3), reasoning=True) == 3
     assert minimum(Cap(), reasoning=True) == 1
 
 
 def test_the_client_keeps_its_field() -> None:
-    found = ceiling({"max_completion_tokens": 9}, Cap(max_tokens=5), None, reasoning=False)
+    found = ceiling(
+        {"max_completion_tokens": 9}, Cap(max_tokens=5), None, names(reasoning=False), reasoning=False
+    )
     assert found == MaxTokens(5, "max_completion_tokens", "ceiling", {"max_completion_tokens": 5})
-    assert ceiling({"max_tokens": 9}, Cap(max_tokens=5), None, reasoning=True).name == "max_tokens"
+    assert (
+        ceiling({"max_tokens": 9}, Cap(max_tokens=5), None, names(reasoning=True), reasoning=True).name
+        == "max_tokens"
+    )
 
 
 numbers = st.none() | st.integers(1, 50)
@@ -91,6 +101,7 @@ def test_never_above_anything(
         {} if asked is None else {"max_tokens": asked},
         Cap(default_tokens=default, max_tokens=top),
         room,
+        names(reasoning=reasoning),
         reasoning=reasoning,
     )
     given_ = [value for value in (asked, top, room) if value is not None]
@@ -104,22 +115,31 @@ def test_never_above_anything(
 
 def test_every_name_of_a_cap_is_lowered_that_is_above() -> None:
     asked = {"max_completion_tokens": 50, "max_tokens": 100_000, "n_predict": -1}
-    found = ceiling(asked, Cap(max_tokens=60), None, reasoning=False)
+    found = ceiling(asked, Cap(max_tokens=60), None, names(reasoning=False), reasoning=False)
     assert found == MaxTokens(50, "max_completion_tokens", "ceiling", {"max_tokens": 60, "n_predict": 60})
 
 
 @pytest.mark.parametrize("odd", [-1, 0, 1.5, "1000", True, [], {}])
 def test_without_a_limit_an_odd_cap_is_the_upstreams_to_judge(odd: object) -> None:
-    assert ceiling({"max_tokens": odd}, Cap(), None, reasoning=False).written == {}
+    assert ceiling({"max_tokens": odd}, Cap(), None, names(reasoning=False), reasoning=False).written == {}
 
 
 @pytest.mark.parametrize("odd", [1.5, "1000", True, [], {}])
 def test_with_a_limit_a_cap_that_cannot_be_compared_is_refused(odd: object) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens"):
-        ceiling({"max_tokens": odd}, Cap(max_tokens=5), None, reasoning=False)
+        ceiling({"max_tokens": odd}, Cap(max_tokens=5), None, names(reasoning=False), reasoning=False)
 
 
 @pytest.mark.parametrize(("given_", "sent"), [(-1, 5), (100.0, 5), (5.0, None), (0, None)])
 def test_other_spellings_of_a_number_are_understood(given_: float, sent: int | None) -> None:
-    found = ceiling({"max_tokens": given_}, Cap(max_tokens=5), None, reasoning=False)
+    found = ceiling({"max_tokens": given_}, Cap(max_tokens=5), None, names(reasoning=False), reasoning=False)
     assert found.written == ({} if sent is None else {"max_tokens": sent})
+
+
+def test_a_name_that_only_some_servers_read_is_no_way_around_a_ceiling() -> None:
+    found = ceiling({"n_predict": 9}, Cap(max_tokens=5), None, names(reasoning=False), reasoning=False)
+    assert found.written == {"n_predict": 5, "max_tokens": 5}
+    found = ceiling({"n_predict": 4}, Cap(max_tokens=5), None, ("max_output_tokens",), reasoning=False)
+    assert found == MaxTokens(4, "n_predict", written={"max_output_tokens": 4})
+    # Where nothing but the room limits it, a cap within that stays as it is.
+    assert ceiling({"n_predict": 4}, Cap(), 9, names(reasoning=False), reasoning=False).written == {}

@@ -136,6 +136,74 @@ async def test_a_closed_pool_takes_no_work(pool: CountingPool) -> None:
         await pool.run(int)
 
 
+# ---- plain prompts ----
+
+
+def prompt(text: Any, **options: Any) -> dict[str, Any]:
+    return {"prompt": text, **options}
+
+
+async def test_a_plain_prompt_is_its_tokens(pool: CountingPool) -> None:
+    one = counter(pool, "gpt-3.5-turbo-instruct")
+    assert await one.count(prompt("Say this is a test")) == Counts(5)
+    assert await one.count(prompt(["Say this is a test", "Hi"])) == Counts(6)
+    assert await one.count(prompt([1, 2, 3])) == Counts(3)
+    assert await one.count(prompt([[1, 2], [3]])) == Counts(3)
+    assert await counter(pool, "davinci-002").count(prompt("Say this is a test")) == Counts(5)
+    assert list(await one.weigh(prompt("Hi"))) == []
+
+
+async def test_doubts_about_a_plain_prompt(pool: CountingPool) -> None:
+    one = counter(pool, "gpt-3.5-turbo-instruct")
+    assert not (await one.count(prompt("end<|endoftext|>"))).exact
+    assert (await one.count(prompt("end<|fim|>"))).exact
+    assert not (await one.count(prompt(""))).exact
+    assert not (await one.count(prompt("Hi", suffix="there"))).exact
+    assert not (await counter(pool, "someone/else").count(prompt("Hi"))).exact
+    assert (await counter(pool, "someone/else", "cl100k_base").count(prompt("Hi"))).exact
+
+
+async def test_a_large_plain_prompt(pool: CountingPool) -> None:
+    text = "some words in a row " * 20_000
+    one = counter(pool, "gpt-3.5-turbo-instruct")
+    assert await one.count(prompt(text)) == Counts(100_001)
+    assert await one.count(prompt([7] * 200_000)) == Counts(200_000)
+    assert not (await one.count(prompt([7] * 200_000), limit=1000)).complete
+    fresh = counter(pool, "gpt-3.5-turbo-instruct")
+    assert not (await fresh.count(prompt(text), limit=1000)).complete
+    assert fresh.encoded_tokens <= 1100
+
+
+# ---- clips ----
+
+
+@pytest.mark.parametrize("repeats", [20, 100_000])
+async def test_a_clip_keeps_both_ends_and_is_remembered(pool: CountingPool, repeats: int) -> None:
+    text = "one two three four five. " * repeats
+    one = counter(pool)
+    clipped = await one.clip(text, 8, 5)
+    assert clipped == ("one two three four five. one two", " three four five. ")
+    work = one.encoded_tokens
+    assert await one.clip(text, 8, 5) == clipped
+    assert one.encoded_tokens == work
+    assert work < 1000
+
+
+async def test_a_long_clip_is_searched_in_the_pool(pool: CountingPool) -> None:
+    text = "many words here " * 100_000
+    one = counter(pool)
+    head, tail = await one.clip(text, 20_000, 10_000)
+    assert (await one.count(chat(head))).tokens - 7 <= 20_000
+    assert len(head) > 1.9 * len(tail) > 100_000
+
+
+async def test_nothing_to_clip(pool: CountingPool) -> None:
+    one = counter(pool)
+    assert await one.clip("Hi there", 10, 10) == ("Hi there", "")
+    assert await one.clip("", 10, 10) == ("", "")
+    assert await one.clip("Hi there", 0, 0) == ("", "")
+
+
 def test_what_is_small() -> None:
     assert is_small(chat("Hi"))
     assert not is_small(chat("x" * 300_000))

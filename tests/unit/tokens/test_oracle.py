@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import Uncountable
+from proxy.tokens.counts import Counts
 from proxy.tokens.encodings import encoding
 from proxy.tokens.oracle import OracleCounter
 
@@ -30,6 +31,8 @@ class Upstream:
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
         self.asked += 1
+        if "prompt" in body:
+            return int(body.get("add_special_tokens", True)) + self._count(body["prompt"])
         if not self._takes_system and any(message["role"] == "system" for message in body["messages"]):
             raise Uncountable("no system messages here")
         return 3 + sum(4 + self._count(message["content"]) for message in body["messages"])
@@ -89,3 +92,48 @@ async def test_messages_that_a_template_does_not_take_are_counted_by_their_text(
     assert not counted.exact
     assert counted.tokens == 4
     assert await counter.weigh(request, [(0, 1), (1, 2)]) == [2, 2]
+
+
+# ---- plain prompts ----
+
+
+async def test_a_plain_prompt_is_asked_for_with_what_the_server_adds() -> None:
+    upstream = Upstream()
+    counter = OracleCounter(upstream)
+    assert await counter.count({"prompt": "hi there"}) == Counts(3)
+    assert await counter.count({"prompt": ["hi there", "hi there"]}) == Counts(6)
+    assert upstream.asked == 1
+    assert await counter.count({"prompt": "hi there", "add_special_tokens": False}) == Counts(2)
+    assert await counter.count({"prompt": ["hi there", 7, "hi there"]}) == Counts(3 + 1 + 2)
+    assert await counter.weigh({"prompt": "hi there"}, []) == []
+
+
+async def test_token_ids_are_counted_without_a_question() -> None:
+    upstream = Upstream()
+    assert await OracleCounter(upstream).count({"prompt": [[1, 2], [3]]}) == Counts(3)
+    assert upstream.asked == 0
+
+
+async def test_a_huge_plain_prompt_stops_at_the_limit() -> None:
+    upstream = Upstream()
+    counted = await OracleCounter(upstream).count({"prompt": "All work and no play. " * 100_000}, 5000)
+    assert not counted.complete
+    assert upstream.tokenized <= 5500
+
+
+# ---- clips ----
+
+
+@pytest.mark.parametrize("text", ["All work and no play. " * 100_000, " " * 300_000, "漢字。" * 30_000])
+async def test_a_clip_takes_few_questions_once(text: str) -> None:
+    upstream = Upstream()
+    counter = OracleCounter(upstream)
+    head, tail = await counter.clip(text, 200, 100)
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert await upstream.text_tokens(head) <= 200
+    assert await upstream.text_tokens(tail) <= 100
+    asked = upstream.asked
+    assert asked < 45
+    assert await counter.clip(text, 200, 100) == (head, tail)
+    assert upstream.asked == asked

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.tokens.counts import Counter
+from proxy.tokens.counts import Counter, Counts
 from proxy.tokens.local import CountingPool
 from proxy.tokens.memo import Memo
 
@@ -17,6 +17,7 @@ pytest.importorskip("jinja2")
 
 from proxy.tokens.template import ChatTemplate
 from proxy.tokens.template_counter import TemplateCounter
+from proxy.tokens.template_request import ServerFlags
 
 CHATML = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}</s>{% endfor %}"
@@ -40,7 +41,8 @@ class Characters:
     name = "characters"
     special = ("<|user|>", "<|assistant|>", "<|system|>", "</s>")
 
-    def __init__(self) -> None:
+    def __init__(self, added: int | None = 1) -> None:
+        self.added = added
         self.threads: set[int] = set()
         self.counted = 0
 
@@ -136,6 +138,72 @@ async def test_media_are_unsure(pool: CountingPool) -> None:
     assert counts.tokens < 100
 
 
+# ---- plain prompts ----
+
+
+def plain_counter(
+    pool: CountingPool, added: int | None = 1, flags: ServerFlags | None = None
+) -> TemplateCounter:
+    return TemplateCounter(
+        ChatTemplate({"default": CHATML}, {}, flags), Characters(added), Memo(10_000), pool
+    )
+
+
+async def test_a_plain_prompt_has_what_the_tokenizer_adds(pool: CountingPool) -> None:
+    one = plain_counter(pool, 2)
+    assert await one.count({"prompt": "abc</s>"}) == Counts(2 + 3 + 1)
+    assert await one.count({"prompt": ["abc", "d"]}) == Counts(2 * 2 + 3 + 1)
+    assert await one.count({"prompt": [7, 8, 9]}) == Counts(3)
+    assert await one.count({"prompt": ["abc", 7, "d"]}) == Counts(2 + 3 + 1 + 1)
+    assert await one.count({"prompt": "abc", "add_special_tokens": False}) == Counts(3)
+    assert await one.weigh({"prompt": "abc"}, []) == []
+
+
+async def test_llama_cpp_always_adds_it(pool: CountingPool) -> None:
+    one = plain_counter(pool, 1, ServerFlags(server="llama.cpp"))
+    assert await one.count({"prompt": "abc", "add_special_tokens": False}) == Counts(1 + 3)
+
+
+async def test_doubts_about_a_plain_prompt(pool: CountingPool) -> None:
+    assert (await plain_counter(pool, None).count({"prompt": "abc"})).unsure == (
+        "whether the server adds a token at the beginning of a plain prompt",
+    )
+    assert (await plain_counter(pool, None).count({"prompt": [1, 2]})).exact
+    assert not (await plain_counter(pool).count({"prompt": "a\ud83d"})).exact
+    assert not (await plain_counter(pool).count({"prompt": {}})).exact
+
+
+async def test_a_large_plain_prompt(pool: CountingPool) -> None:
+    assert await plain_counter(pool).count({"prompt": "x" * 500_000}) == Counts(500_001)
+    counts = await plain_counter(pool).count({"prompt": ["x" * 500_000]}, limit=1000)
+    assert not counts.complete
+    assert 1000 < counts.tokens <= 1100
+
+
+# ---- clips ----
+
+
+@pytest.mark.parametrize("repeats", [10, 10_000])
+async def test_a_clip_keeps_both_ends_and_is_remembered(pool: CountingPool, repeats: int) -> None:
+    tokenizer = Characters()
+    one = TemplateCounter(ChatTemplate({"default": CHATML}, {}), tokenizer, Memo(10_000), pool)
+    text = "one two three four five " * repeats
+    clipped = await one.clip(text, 15, 13)
+    assert clipped == ("one two three", " four five ")
+    tokenizer.counted = 0
+    assert await one.clip(text, 15, 13) == clipped
+    assert tokenizer.counted == 0
+
+
+async def test_a_long_clip_is_searched_in_the_pool(pool: CountingPool) -> None:
+    tokenizer = Characters()
+    one = TemplateCounter(ChatTemplate({"default": CHATML}, {}), tokenizer, Memo(10_000), pool)
+    tokenizer.threads.clear()
+    head, tail = await one.clip("x" * 100_000, 3000, 2000)
+    assert (len(head), len(tail)) == (3000, 2000)
+    assert threading.get_native_id() not in tokenizer.threads
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5) | st.just("text"),
     lambda inner: (
@@ -154,7 +222,8 @@ JSON = st.recursive(
 
 @given(
     body=st.dictionaries(
-        st.sampled_from(("messages", "tools", "chat_template_kwargs", "tool_choice", "documents")), JSON
+        st.sampled_from(("messages", "prompt", "tools", "chat_template_kwargs", "tool_choice", "documents")),
+        JSON,
     ),
     limit=st.none() | st.integers(0, 20),
 )

@@ -117,3 +117,17 @@ def test_the_margin_only_rises_and_by_steps(replies: list[tuple[int, int, bool]]
         margins.append(truth.margin)
     assert margins == sorted(margins)
     assert set(margins) <= set(MARGIN_STEPS)
+
+
+def test_a_prompt_that_the_server_may_cut_shows_nothing() -> None:
+    truth = Truth()
+    found = truth.note(BODY, Counts(8000), 4096, may_be_cut=True)
+    assert found.error == -3904
+    assert not found.truncated
+    assert not truth.drifting
+
+
+def test_what_is_not_a_chat_teaches_no_offset() -> None:
+    truth = Truth()
+    truth.note(BODY, Counts(100, unsure=GUESSED), 112, teaches=False)
+    assert truth.offset(BODY) == 0
