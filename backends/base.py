@@ -9,6 +9,8 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from backends.kv_state import KvState
+
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Header fields in the order and spelling received; names repeat where the wire repeated them."""
 
@@ -128,6 +130,10 @@ class Backend(Protocol):
         ...
 
     async def readiness(self) -> Readiness: ...
+    async def sample(self) -> KvState | None:
+        """How full its KV memory is, where it says so."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -11,27 +11,21 @@ import contextlib
 import enum
 import logging
 import os
-import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
+from backends.child_output import Lines, how_it_ended, what_mattered
 from backends.lifeline import PARENT_PID
 
 logger = logging.getLogger(__name__)
 
 _TAIL_LINES = 60
-_MAX_LINE_BYTES = 64 * 1024
 _PIPES_AFTER_EXIT_S = 1.0
 _KILLED_WITHIN_S = 10.0
-
-_TELLING = re.compile(
-    r"error|exception|fail|fatal|abort|assert|killed|denied|no such|not found|out of memory|cannot|could not",
-    re.IGNORECASE,
-)
 
 
 class ChildError(Exception):
@@ -97,47 +91,14 @@ class ChildSpec:
     """The whole environment; None: ours."""
     first_line: bytes | None = field(default=None, repr=False)
     """Written to its stdin at every start. Not for programs under `watched`."""
+    before_start: Callable[[], None] | None = None
+    """Called before each start, to clear what the last one left. Raises ChildError when it cannot start."""
+    prove: Callable[[], Awaitable[Ready | Failure]] | None = None
+    """Runs beside each start of a child that does not say itself when it is ready; its answer decides."""
     start_timeout_s: float = 120.0
     backoff: Backoff = field(default_factory=Backoff)
-    explain: Callable[[Sequence[str]], str] = field(default=lambda lines: what_mattered(lines))
+    explain: Callable[[Sequence[str]], str] = what_mattered
     """The lines of stderr that say why it ended, in short."""
-
-
-def what_mattered(lines: Sequence[str], keep: int = 3, max_chars: int = 600) -> str:
-    """The last lines that speak of an error; when none does, the last lines."""
-    telling = [line for line in lines if _TELLING.search(line)] or list(lines)
-    return " | ".join(line.strip() for line in telling[-keep:])[-max_chars:]
-
-
-def how_it_ended(returncode: int | None) -> str:
-    if returncode is None:
-        return "ended"
-    if returncode >= 0:
-        return f"ended with exit code {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-class Lines:
-    """Bytes in, lines out, whatever the cuts. A carriage return ends a line too: progress bars use it."""
-
-    def __init__(self, max_bytes: int = _MAX_LINE_BYTES) -> None:
-        self._rest = b""
-        self._max_bytes = max_bytes
-
-    def feed(self, data: bytes) -> list[str]:
-        *whole, self._rest = re.split(rb"[\r\n]", self._rest + data)
-        if len(self._rest) > self._max_bytes:
-            # Output without line ends must not fill our memory.
-            whole.append(self._rest)
-            self._rest = b""
-        return [line.decode(errors="replace") for line in whole if line.strip()]
-
-    def end(self) -> list[str]:
-        return self.feed(b"\n")
 
 
 class _Life(asyncio.SubprocessProtocol):
@@ -339,6 +300,8 @@ class Child:
 
     async def _launch(self) -> _Life:
         spec, loop = self._spec, asyncio.get_running_loop()
+        if spec.before_start is not None:
+            spec.before_start()
         env = {**(os.environ if spec.env is None else spec.env), PARENT_PID: str(os.getpid())}
         launching = asyncio.ensure_future(
             loop.subprocess_exec(
@@ -360,7 +323,7 @@ class Child:
             life.write(spec.first_line)
         try:
             async with asyncio.timeout(spec.start_timeout_s):
-                await life.spoke.wait()
+                await self._decided(life)
         except TimeoutError:
             await life.end(0)
             told = self._explained(life)
@@ -374,6 +337,22 @@ class Child:
             raise ChildError(f"{spec.name} could not start: {life.word.reason}{told}")
         ended = how_it_ended(life.returncode)
         raise ChildError(f"{spec.name} {ended} before it was ready{self._explained(life)}")
+
+    async def _decided(self, life: _Life) -> None:
+        """Until it is ready, has said why not, or is gone."""
+        if self._spec.prove is None:
+            await life.spoke.wait()
+            return
+        proving = asyncio.ensure_future(self._spec.prove())
+        spoken = asyncio.create_task(life.spoke.wait())
+        try:
+            await asyncio.wait({proving, spoken}, return_when=asyncio.FIRST_COMPLETED)
+            if life.word is None and proving.done():
+                life.word = proving.result()
+        finally:
+            proving.cancel()
+            spoken.cancel()
+            await asyncio.gather(proving, spoken, return_exceptions=True)
 
     def _explained(self, life: _Life) -> str:
         text = self._spec.explain(life.stderr)

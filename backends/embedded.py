@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from yarl import URL
 
 from backends.base import Oracle, Readiness, Timeouts, UpstreamRequest
+from backends.endpoint import Endpoint
 from backends.errors import BackendError
 from backends.http import HttpBackend, HttpOptions
 from backends.http_reply import read_all
@@ -15,16 +15,6 @@ from backends.oracle import LlamaOracle, asker
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _HEALTH_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a running engine listens, and with what key. Plain data, so that it can be given to workers."""
-
-    base_url: str
-    api_key: str = field(repr=False)
-    window_tokens: int
-    """Of each slot: what one request has for prompt and completion."""
 
 
 class EmbeddedBackend(HttpBackend):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends import llama_child
-from backends.child import Child, ChildSpec, Failure, Ready, State, Stream, Word, what_mattered
-from backends.embedded import Endpoint
+from backends.child import Child, ChildSpec, Failure, Ready, State, Stream, Word
+from backends.child_output import what_mattered
+from backends.endpoint import Endpoint
 
 NAME = "the embedded engine"
 

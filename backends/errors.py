@@ -18,6 +18,14 @@ class ConnectFailed(BackendError):
     """No connection: refused, unreachable, DNS, TLS."""
 
 
+class NotReady(ConnectFailed):
+    """An engine of ours is being started, or started again. The text says what it is doing."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class TimedOut(BackendError):
     """One of the four timers ran out."""
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import aiohttp
 import orjson
@@ -20,6 +20,7 @@ from backends.base import Auth, Headers, Oracle, Readiness, RefusedList, Timeout
 from backends.errors import BadReply, ClientBodyFailed, ConnectFailed, Interrupted, TimedOut
 from backends.http_errors import mapped
 from backends.http_reply import HttpReply, HttpSocket, read_all
+from backends.kv_state import KvState
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -37,7 +38,7 @@ RESEND_WITHIN_S = 2.0
 _connection_is_new: ContextVar[list[bool] | None] = ContextVar("connection_is_new", default=None)
 
 
-class _Connector(aiohttp.TCPConnector):
+class _Tells(aiohttp.BaseConnector):
     """Tells the request that is being sent whether its connection was opened for it."""
 
     async def _create_connection(
@@ -50,6 +51,14 @@ class _Connector(aiohttp.TCPConnector):
         if flag is not None:
             flag[0] = True
         return await super()._create_connection(req, traces, timeout)
+
+
+class _TcpConnector(_Tells, aiohttp.TCPConnector):
+    pass
+
+
+class _UnixConnector(_Tells, aiohttp.UnixConnector):
+    pass
 
 
 class _HandshakeRefused(Exception):
@@ -82,10 +91,14 @@ class HttpOptions:
     ask_usage: str = "auto"
     keepalive_s: float = KEEPALIVE_S
     """How long an idle connection is kept; 0: each request has a connection of its own."""
+    socket_path: str | None = None
+    """A Unix socket to connect to instead of the address; `base_url` then only names the host."""
 
 
 class HttpBackend:
     """An upstream that is spoken to over HTTP/1.1. Implements `backends.base.Backend`."""
+
+    reply_class: ClassVar[type[HttpReply]] = HttpReply
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -201,7 +214,7 @@ class HttpBackend:
         if response.status == 101:
             response.close()
             raise BadReply(f"backend {self.name!r} switched protocols unasked")
-        return HttpReply(response, timeouts, started, self.name)
+        return self.reply_class(response, timeouts, started, self.name)
 
     def _fields(self, request: UpstreamRequest) -> CIMultiDict[str]:
         options = self._options
@@ -213,9 +226,7 @@ class HttpBackend:
         session = self._pooled if pooled else self._unpooled
         if session is None:
             session = aiohttp.ClientSession(
-                connector=_Connector(limit=0, keepalive_timeout=self._options.keepalive_s)
-                if pooled and self._options.keepalive_s > 0
-                else _Connector(limit=0, force_close=True),
+                connector=self._connector(pooled=pooled),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._options.timeouts.connect_s),
                 auto_decompress=False,
@@ -231,6 +242,15 @@ class HttpBackend:
             else:
                 self._unpooled = session
         return session
+
+    def _connector(self, *, pooled: bool) -> aiohttp.BaseConnector:
+        path, keepalive_s = self._options.socket_path, self._options.keepalive_s
+        kept: dict[str, Any] = (
+            {"keepalive_timeout": keepalive_s} if pooled and keepalive_s > 0 else {"force_close": True}
+        )
+        if path is not None:
+            return _UnixConnector(path, limit=0, **kept)
+        return _TcpConnector(limit=0, **kept)
 
     async def open_socket(self, request: UpstreamRequest, max_message_bytes: int) -> HttpSocket:
         """Raises RefusedList with the upstream's own answer when it would not switch to WebSocket."""
@@ -285,11 +305,18 @@ class HttpBackend:
             self._unreachable = ""
         return Readiness(not self._unreachable, self._unreachable)
 
+    async def sample(self) -> KvState | None:
+        return None
+
     async def _can_connect(self) -> bool:
-        url = URL(self._root)
+        url, path = URL(self._root), self._options.socket_path
         try:
             async with asyncio.timeout(min(1.0, self._options.timeouts.connect_s)):
-                _, writer = await asyncio.open_connection(url.host, url.port)
+                _, writer = (
+                    await asyncio.open_connection(url.host, url.port)
+                    if path is None
+                    else await asyncio.open_unix_connection(path)
+                )
         except (OSError, TimeoutError):
             return False
         writer.close()

@@ -100,6 +100,8 @@ class Account:
             return
         if last.shaped.cut is not None:
             metrics.cut(model, last.shaped.trimmed_tokens)
+        if last.shaped.summary == "used":
+            metrics.summary("used")
         if progress.tries:
             metrics.tokens(model, "prompt_sent", last.shaped.counts.tokens)
         if progress.usage_prompt is not None and last.shaped.counts.complete:

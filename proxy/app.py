@@ -10,15 +10,21 @@ from typing import TypeVar
 
 from backends import registry
 from backends.base import Backend, Target, Timeouts
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from proxy import config, pipeline
 from proxy.account import Account
+from proxy.ahead import Ahead
 from proxy.catalog import ModelCatalog
 from proxy.handlers.outgoing import describe
 from proxy.learner import Learner
+from proxy.load import Load
+from proxy.memories import Book
 from proxy.relay import Relay
 from proxy.runtime import PassthroughRules, Runtime
+from proxy.sampling import Sampler
 from proxy.stages.identify import Catalog, Keys
+from proxy.summaries import Summaries
+from proxy.summarizer import Summarizer
 from proxy.telemetry.metrics import Metrics
 from proxy.tokens import encodings
 from proxy.tokens.counts import Counter
@@ -46,6 +52,19 @@ class Parts:
     """What replies have taught, by backend and the model's name there: a reload does not forget it."""
     templates: dict[str, Counter] = field(default_factory=dict)
     """Counters made of models' own files, by what the config says of them: a reload builds only what is new."""
+    summaries: Summaries = field(init=False)
+    load: Load = field(init=False)
+    ahead: Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.summaries = Summaries(self.metrics)
+        self.load = Load(self.metrics.inflight)
+        self.ahead = Ahead(self.summaries, self.load, self.metrics)
+
+    async def stop(self) -> None:
+        """What is done in the background."""
+        await self.ahead.stop()
+        await self.summaries.stop()
 
     def close(self) -> None:
         self.pool.close()
@@ -55,6 +74,7 @@ class Parts:
 class _Ports:
     keys: Keys
     catalog: Catalog
+    book: Book
 
 
 def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, Endpoint]) -> Runtime:
@@ -63,18 +83,23 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
     counters = _Counters(parts)
     catalog = ModelCatalog(settings, backends, counters)
     keys = Keys(settings.callers)
+    ports = _Ports(keys, catalog, parts.summaries)
+    account = Account(parts.metrics)
+    parts.summaries.write = Summarizer(catalog).write
     passthrough = settings.passthrough()
     return Runtime(
         config=settings,
         backends=backends,
         catalog=catalog,
         keys=keys,
-        admission=pipeline.admission(settings, _Ports(keys, catalog)),
-        fitting=pipeline.fitting(settings),
-        relay=Relay(settings.server.keepalive_comment_s, describe, parts.metrics.inflight),
-        account=Account(parts.metrics),
+        admission=pipeline.admission(settings, ports),
+        fitting=pipeline.fitting(ports),
+        relay=Relay(settings.server.keepalive_comment_s, describe, parts.load.change),
+        account=account,
         metrics=parts.metrics,
         learner=Learner(backends, catalog),
+        ahead=parts.ahead,
+        sampler=Sampler(account.learn),
         passthrough=PassthroughRules(
             backends[passthrough] if passthrough is not None else None, settings.server.passthrough_paths
         ),
@@ -83,6 +108,7 @@ def open_runtime(settings: config.Config, parts: Parts, engines: Mapping[str, En
 
 async def close_runtime(runtime: Runtime) -> None:
     await runtime.learner.stop()
+    await runtime.sampler.stop()
     for backend in runtime.backends.values():
         await backend.close()
 
@@ -91,9 +117,12 @@ def _backend(section: config.BackendSection, engines: Mapping[str, Endpoint]) ->
     timeouts = Timeouts(section.connect_s, section.ttft_s, section.idle_s, section.total_s)
     if section.kind == "embedded":
         return registry.embedded(section.name, engines[section.name], timeouts)
-    return registry.openai(
+    if section.kind == "vllm" and section.base_url is None:
+        return registry.own_vllm(section.name, engines[section.name], timeouts, section.ask_usage)
+    make = registry.vllm if section.kind == "vllm" else registry.openai
+    return make(
         section.name,
-        section.base_url,
+        section.base_url or "",
         auth=section.auth,
         key=section.api_key.get_secret_value() if section.api_key is not None else None,
         ask_usage=section.ask_usage,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from backends.base import Backend, Target
 from proxy import config
-from proxy.errors import ModelNotFound
+from proxy.errors import InvalidRequest, ModelNotFound
 from proxy.exchange import Model
 from proxy.learner import Checkable
 from proxy.routing import names
@@ -72,6 +72,11 @@ class ModelCatalog:
         first = targets[0]
         context = settings.context.overridden(section.context)
         if strategy is not None:
+            if strategy == "summarize" and context.summary.model is None:
+                raise InvalidRequest(
+                    "x-chatfuse-context: summarize needs a model that writes summaries, and none is named here",
+                    param="x-chatfuse-context",
+                )
             context = context.model_copy(update={"strategy": strategy})
         cap = settings.cap if section.cap is None else section.cap.over(settings.cap)
         own = self._callers.get(caller)

@@ -2,74 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field
 
-MIB = 1024 * 1024
-
-
-class ConfigError(Exception):
-    """All that is wrong with a configuration: (key, what is wrong) pairs."""
-
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{key}: {problem}" if key else problem for key, problem in problems))
-        self.problems = problems
-
-
-def _secret(value: object, info: ValidationInfo) -> object:
-    """`env:NAME` or `file:PATH`: a key itself has no place in a file that gets copied and committed."""
-    if not isinstance(value, str):
-        raise ValueError('must be "env:NAME" or "file:PATH"')
-    kind, _, where = value.partition(":")
-    context: Mapping[str, Any] = info.context or {}
-    if kind == "env" and where:
-        found = context.get("environ", {}).get(where, "").strip()
-        if not found:
-            raise ValueError(f"the environment variable {where} is not set")
-        return SecretStr(found)
-    if kind == "file" and where:
-        path = Path(context.get("folder", ".")) / where
-        try:
-            found = path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"the file {path} cannot be read ({type(error).__name__})") from None
-        if not found:
-            raise ValueError(f"the file {path} is empty")
-        return SecretStr(found)
-    raise ValueError('must be "env:NAME" or "file:PATH", never the key itself')
-
-
-Secret: TypeAlias = Annotated[SecretStr, BeforeValidator(_secret)]
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def _no_flag(value: object) -> object:
-    """`true` is no number, though Python would take it for 1."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
-    return value
-
-
-Tokens: TypeAlias = Annotated[int, BeforeValidator(_no_flag), Field(ge=1)]
-Seconds: TypeAlias = Annotated[float, Field(gt=0)]
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
-Strategy: TypeAlias = Literal["keep", "trim", "summarize"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+from proxy.config_backends import BackendSection as BackendSection
+from proxy.config_backends import EmbeddedBackend as EmbeddedBackend
+from proxy.config_backends import OpenAIBackend as OpenAIBackend
+from proxy.config_backends import VllmBackend as VllmBackend
+from proxy.config_base import MIB, Name, Seconds, Secret, Section, Tokens, no_flag
+from proxy.config_base import ConfigError as ConfigError
+from proxy.config_base import Network as Network
+from proxy.config_base import Strategy as Strategy
 
 
 class Tls(Section):
@@ -118,7 +63,7 @@ class Fuse(Section):
     max_context_tokens: Tokens | None = None
     mode: Literal["enforce", "observe"] = "enforce"
     allow: FuseAllow = FuseAllow()
-    routes: dict[str, FuseOverride] = {}
+    routes: dict[str, FuseOverride] = Field(default_factory=dict)
 
 
 class Cap(Section):
@@ -148,7 +93,7 @@ class Squeeze(Section):
     """What is said shorter wherever it stands, from the first time it is seen. All of it is off unless set."""
 
     system_repeats: bool = False
-    tool_output_tokens: Annotated[int, BeforeValidator(_no_flag), Field(ge=64)] | None = None
+    tool_output_tokens: Annotated[int, BeforeValidator(no_flag), Field(ge=64)] | None = None
     base64: bool = False
 
     @property
@@ -211,49 +156,6 @@ class Caller(Section):
     cap: Cap | None = None
 
 
-class _BackendSection(Section):
-    name: Name
-    connect_s: Seconds = 10.0
-    ttft_s: Seconds | None = 600.0
-    idle_s: Seconds | None = 300.0
-    total_s: Seconds | None = None
-
-
-class OpenAIBackend(_BackendSection):
-    kind: Literal["openai"]
-    base_url: str = Field("https://api.openai.com/v1", pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
-    auth: Literal["client", "config", "none"] = "client"
-    api_key: Secret | None = None
-    ask_usage: Literal["auto", "on", "off"] = "auto"
-    keepalive_s: Seconds | None = None
-
-    @property
-    def is_openai(self) -> bool:
-        """OpenAI's own API, which tells neither windows nor counts."""
-        return self.base_url.rstrip("/") == "https://api.openai.com/v1"
-
-    @model_validator(mode="after")
-    def _key_fits_auth(self) -> OpenAIBackend:
-        if self.auth == "config" and self.api_key is None:
-            raise ValueError('auth = "config" needs api_key')
-        if self.auth != "config" and self.api_key is not None:
-            raise ValueError(f'api_key is set, but auth = "{self.auth}" would never use it')
-        return self
-
-
-class EmbeddedBackend(_BackendSection):
-    """A small model run by llama.cpp in a child process. One such backend at most."""
-
-    kind: Literal["embedded"]
-    weights: Path | None = None
-    window_tokens: int = Field(4096, ge=256)
-    slots: int = Field(4, ge=1, le=64)
-    threads: int | None = Field(None, ge=1)
-
-
-BackendSection: TypeAlias = Annotated[OpenAIBackend | EmbeddedBackend, Field(discriminator="kind")]
-
-
 class TargetSection(Section):
     backend: str
     model: Name | None = None
@@ -266,7 +168,7 @@ class ChatTemplate(Section):
     file: Path | None = None
     server: Literal["vllm", "llama.cpp"] = "vllm"
     content_format: Literal["auto", "string", "openai"] = "auto"
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     exclude_tools_when_tool_choice_none: bool = False
 
 
@@ -313,16 +215,18 @@ class Config(Section):
     fuse: Fuse = Fuse()
     telemetry: Telemetry = Telemetry()
     log: Log = Log()
-    not_served: dict[str, str] = {}
+    not_served: dict[str, str] = Field(default_factory=dict)
     """Names that no pattern takes, with what the client is told."""
 
-    def backend(self, name: str) -> OpenAIBackend | EmbeddedBackend | None:
+    def backend(self, name: str) -> OpenAIBackend | EmbeddedBackend | VllmBackend | None:
         return next((backend for backend in self.backends if backend.name == name), None)
 
     def passthrough(self) -> str | None:
-        """The backend that takes every path we do not know; `auto` is the first one of kind openai."""
+        """The backend that takes every path we do not know; `auto`: the first of kind openai, else of kind vllm."""
         if self.server.passthrough_backend == "none":
             return None
         if self.server.passthrough_backend != "auto":
             return self.server.passthrough_backend
-        return next((backend.name for backend in self.backends if backend.kind == "openai"), None)
+        kinds = ("openai", "vllm")
+        fitting = [backend for backend in self.backends if backend.kind in kinds]
+        return min(fitting, key=lambda backend: kinds.index(backend.kind)).name if fitting else None

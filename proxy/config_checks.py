@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 
-from proxy.config import Config, Context
+from proxy.config import BackendSection, Config, Context
 from proxy.routing.names import find, matches
 
 ENCODINGS = ("o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_edit", "r50k_base", "gpt2")
@@ -116,7 +116,8 @@ def _models(config: Config) -> list[tuple[str, str]]:
             problems.append(
                 (
                     f"{key}.window",
-                    f'strategy = "{context.strategy}" needs a window or context.budget_tokens: OpenAI does not tell its own',
+                    f'strategy = "{context.strategy}" needs a window or context.budget_tokens: '
+                    "OpenAI does not tell its own",
                 )
             )
         problems += _summary(config, key, context)
@@ -124,19 +125,21 @@ def _models(config: Config) -> list[tuple[str, str]]:
 
 
 def _summary(config: Config, key: str, context: Context) -> list[tuple[str, str]]:
-    if context.strategy != "summarize":
-        return []
     where = f"{key}.context.summary.model"
     name = context.summary.model
     if name is None:
-        return [(where, 'strategy = "summarize" needs the model that writes the summaries')]
+        return (
+            []
+            if context.strategy != "summarize"
+            else [(where, 'strategy = "summarize" needs the model that writes the summaries')]
+        )
     writer = find(config.models, name)
     if writer is None:
         return [(where, f'there is no model "{name}"')]
     problems = []
     for target in writer.targets:
         backend = config.backend(target.backend)
-        if backend is not None and backend.kind == "openai" and backend.auth == "client":
+        if backend is not None and backend.kind != "embedded" and backend.auth == "client":
             problems.append(
                 (
                     where,
@@ -167,7 +170,7 @@ def _callers(config: Config) -> list[tuple[str, str]]:
             'with [[callers]] the keys that clients send are ours: auth = "client" would give them to an upstream',
         )
         for i, backend in enumerate(config.backends)
-        if backend.kind == "openai" and backend.auth == "client"
+        if backend.kind != "embedded" and backend.auth == "client"
     ]
 
 
@@ -188,7 +191,7 @@ def warnings(config: Config) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = _never_used(config)
     open_to_all = not config.callers and not is_loopback(config.server.host)
     for i, backend in enumerate(config.backends):
-        if open_to_all and backend.kind == "openai" and backend.auth == "config":
+        if open_to_all and backend.kind != "embedded" and backend.auth == "config":
             out.append(
                 (
                     f"backends[{i}].auth",
@@ -254,7 +257,33 @@ def needs_restart(old: Config, new: Config) -> list[str]:
     ):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in names if getattr(was, name) != getattr(now, name)]
-    engines = [[b for b in config.backends if b.kind == "embedded"] for config in (old, new)]
-    if engines[0] != engines[1]:
-        keys.append('backends (kind = "embedded")')
+    for kind in ("embedded", "vllm"):
+        engines = [
+            [(b, served_names(config, b)) for b in config.backends if b.kind == kind and is_engine(b)]
+            for config in (old, new)
+        ]
+        if engines[0] != engines[1]:
+            keys.append(f'backends (kind = "{kind}")')
     return keys
+
+
+def is_engine(backend: BackendSection) -> bool:
+    """Whether chatfuse runs it itself."""
+    return backend.kind == "embedded" or (backend.kind == "vllm" and backend.is_ours)
+
+
+def served_names(config: Config, backend: BackendSection) -> tuple[str, ...]:
+    """The names that an engine of kind vllm answers to: those given, else those that models of this config ask for."""
+    if backend.kind != "vllm":
+        return ()
+    if backend.served_model_name:
+        return backend.served_model_name
+    asked = [
+        target.model or model.name
+        for model in config.models
+        for target in model.targets
+        if target.backend == backend.name
+    ]
+    return tuple(
+        dict.fromkeys(name for name in asked if "*" not in name and name not in (backend.lora_modules or {}))
+    )

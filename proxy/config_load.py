@@ -127,7 +127,7 @@ def _problem(error: Any) -> str:
     if kind == "missing":
         return "is required"
     if kind == "union_tag_not_found":
-        return 'kind is required: "openai" or "embedded"'
+        return 'kind is required: "openai", "vllm" or "embedded"'
     if kind == "tuple_type":
         return "must be an array"
     if kind == "too_short":

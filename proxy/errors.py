@@ -160,5 +160,12 @@ class UpstreamTimeout(UpstreamError):
     code = "upstream_timeout"
 
 
+class NoBackend(UpstreamError):
+    """The engine that would answer is being started; the answer says when to come again."""
+
+    status = 503
+    code = "no_backend"
+
+
 class Internal(ProxyError):
     """A fault of ours. The log has the trace, the client has the request id."""

@@ -13,8 +13,10 @@ from typing import Literal
 
 from backends.base import Headers, Target
 from proxy.config import Cap, Context, FuseOverride, Network
+from proxy.dialects.chat import is_reasoning
 from proxy.dialects.prompt import Edits, Prompt
 from proxy.history.plan import Cut
+from proxy.history.summary import Boundary
 from proxy.tokens.counts import Counter, Counts
 from proxy.tokens.truth import Truth
 
@@ -22,6 +24,8 @@ Outcome = Literal[
     "ok", "refused", "tripped", "overflow", "upstream_error", "interrupted", "client_gone", "failed"
 ]
 FuseStatus = Literal["ok", "tripped", "allowed"]
+SummaryState = Literal["none", "pending", "used"]
+"""Of what the cut dropped: used in this prompt; being written, for a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,18 @@ class Model:
     def budget(self) -> int | None:
         return self.context.budget(self.window)
 
+    @property
+    def limit(self) -> int | None:
+        """What a prompt is cut to: the budget, or less where the window leaves less beside the least completion."""
+        if self.budget is None or self.room_window is None:
+            return self.budget
+        return max(1, min(self.budget, self.room_window - self.least_completion))
+
+    @property
+    def least_completion(self) -> int:
+        own = self.cap.reasoning_min_tokens if is_reasoning(self.targets[0].model) else None
+        return own or self.cap.min_tokens or 1
+
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
@@ -88,6 +104,9 @@ class Shaped:
     trimmed_tokens: int = 0
     edits: Edits = field(default_factory=Edits)
     """What of the conversation leaves other than it came."""
+    summary: SummaryState = "none"
+    boundary: Boundary | None = None
+    """To be kept to once this is sent; None: no summaries are made, or nothing is cut."""
 
     @property
     def dropped_turns(self) -> int:

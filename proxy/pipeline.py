@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.config import Config
 from proxy.exchange import Attempt, Exchange
+from proxy.memories import Book
 from proxy.stages.cap import Cap
 from proxy.stages.count import Count
 from proxy.stages.fuse import Fuse
@@ -24,6 +25,8 @@ class Ports(Protocol):
     def keys(self) -> Keys: ...
     @property
     def catalog(self) -> Catalog: ...
+    @property
+    def book(self) -> Book: ...
 
 
 def admission(config: Config, ports: Ports) -> Pipeline[Exchange]:
@@ -40,15 +43,15 @@ def admission(config: Config, ports: Ports) -> Pipeline[Exchange]:
     )
 
 
-def fitting(config: Config) -> Pipeline[Attempt]:
+def fitting(ports: Ports) -> Pipeline[Attempt]:
     """Make the prompt fit one candidate model. Once for each model that is tried."""
     return Pipeline(
         stage("count", Count(), needs="prompt model limit", gives="counts"),
         stage("fuse", Fuse(), needs="counts limit", gives="fuse_status"),
-        stage("shape", Shape(), needs="prompt model counts", gives="shaped"),
-        stage("cap", Cap(), needs="prompt model shaped", gives="max_tokens"),
+        stage("shape", Shape(ports.book), needs="exchange prompt caller model counts", gives="shaped"),
+        stage("cap", Cap(), needs="exchange prompt model shaped", gives="max_tokens"),
         stage("route", Route(), needs="model", gives="targets"),
-        inputs="prompt caller model limit",
+        inputs="exchange prompt caller model limit",
     )
 
 

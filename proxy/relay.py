@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from backends.base import Headers, Reply, Target, UpstreamRequest
-from backends.errors import BackendError, TimedOut
+from backends.errors import BackendError, NotReady, TimedOut
 from backends.sse import Framer, event_data, split_events
 from proxy import errors
 from proxy.answer import Answer, Client, HeldReply
@@ -265,6 +265,8 @@ def unanswered(failure: BackendError | None) -> errors.UpstreamError:
     """What the client is told when no upstream answered, or one broke off."""
     if isinstance(failure, TimedOut):
         return errors.UpstreamTimeout(str(failure))
+    if isinstance(failure, NotReady):
+        return errors.NoBackend(str(failure), retry_after_s=failure.retry_after_s)
     return errors.UpstreamError(str(failure) if failure else "no backend may take this request")
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 from backends.base import Backend
 from proxy.account import Account
+from proxy.ahead import Ahead
 from proxy.config import Config
 from proxy.exchange import ANONYMOUS, Attempt, Caller, Exchange
 from proxy.learner import Learner
 from proxy.pipeline import Pipeline
 from proxy.relay import Relay
 from proxy.routing.names import matches
+from proxy.sampling import Sampler
 from proxy.stages.identify import Catalog, Keys
 from proxy.telemetry.metrics import Metrics
 
@@ -30,6 +32,8 @@ class Runtime:
     account: Account
     metrics: Metrics
     learner: Learner
+    ahead: Ahead
+    sampler: Sampler
     passthrough: PassthroughRules
     users: int = 0
     """Requests that still run on this one."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from proxy import log
 from proxy.admin import AdminHandler
 from proxy.config import Config, ConfigError
@@ -254,7 +254,7 @@ async def _serve(
                 await admin.start(admin_sock)
             keeper = ConfigKeeper(source, settings, text, crew)
             running = Running(settings, sock.getsockname()[1], admin_port, crew, keeper.reload)
-            await _until_stopped(running, keeper, on_ready, signals=signals)
+            await _until_stopped(running, keeper, engines, on_ready, signals=signals)
         except BaseException:
             await crew.stop(settings.server.drain_s)
             raise
@@ -270,8 +270,14 @@ async def _serve(
 
 
 async def _until_stopped(
-    running: Running, keeper: ConfigKeeper, on_ready: Callable[[Running], None], *, signals: bool
+    running: Running,
+    keeper: ConfigKeeper,
+    engines: Engines,
+    on_ready: Callable[[Running], None],
+    *,
+    signals: bool,
 ) -> None:
+    """Raises EngineFailed when nothing is left that could serve."""
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
@@ -281,13 +287,17 @@ async def _until_stopped(
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, on_signal)
         loop.add_signal_handler(signal.SIGHUP, keeper.ask)
-    watching = asyncio.create_task(keeper.watch())
+    tasks = [asyncio.create_task(work) for work in (keeper.watch(), engines.gave_up(), running.stop.wait())]
+    _, failing, stopping = tasks
     try:
         on_ready(running)
-        await running.stop.wait()
+        await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            failing.result()
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _drained(running: Running) -> bool:

@@ -26,11 +26,17 @@ _FAILURES_REMEMBERED: Final = 10_000
 Write = Callable[[Summarized, config.Summary], Awaitable[str]]
 
 
+async def _nobody(work: Summarized, settings: config.Summary) -> str:
+    raise SummaryFailed("no model writes summaries here")
+
+
 class Summaries:
-    """Implements `proxy.stages.shape.Summaries`. Lives as long as the process: a reload loses nothing."""
+    """Implements `proxy.memories.Book`. Lives as long as the process: a reload loses nothing."""
 
     def __init__(self, metrics: Metrics, book: SummaryBook | None = None) -> None:
         self.secret = os.urandom(32)
+        self.write: Write = _nobody
+        """Who writes: set by the runtime in force, whose models write."""
         self._metrics = metrics
         self._book = book or SummaryBook()
         self._running: dict[bytes, asyncio.Task[None]] = {}
@@ -53,9 +59,12 @@ class Summaries:
     def pending(self, key: bytes) -> bool:
         return key in self._running
 
-    def want(
-        self, key: bytes, settings: config.Summary, work: Callable[[], Summarized], write: Write
-    ) -> bool:
+    async def ready(self, key: bytes) -> None:
+        """Until it is no longer being written. For whoever works ahead; no request calls it."""
+        if (task := self._running.get(key)) is not None:
+            await asyncio.wait({task})
+
+    def want(self, key: bytes, settings: config.Summary, work: Callable[[], Summarized]) -> bool:
         """Have a summary written, unless it is there, is being written, or has failed too often. True: it is coming."""
         if key in self._running:
             return True
@@ -63,16 +72,16 @@ class Summaries:
             return False
         if self._failed.get(key, 0) >= FAILURES or len(self._running) >= WAITING:
             return False
-        task = asyncio.create_task(self._make(work(), settings, write))
+        task = asyncio.create_task(self._make(work(), settings))
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
         return True
 
-    async def _make(self, work: Summarized, settings: config.Summary, write: Write) -> None:
+    async def _make(self, work: Summarized, settings: config.Summary) -> None:
         outcome = "failed"
         try:
             async with self._room:
-                text = await write(work, settings)
+                text = await self.write(work, settings)
             outcome = "written"
             self._book.write(work.key, text)
         except SummaryFailed as error:

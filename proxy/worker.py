@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from proxy import app, log
 from proxy.config import Config, ConfigError, Server
 from proxy.config_source import Source
@@ -94,10 +94,11 @@ class Worker:
         await asyncio.gather(*(self._ask(runtime, name) for name in runtime.backends))
 
     async def _ask(self, runtime: Runtime, name: str) -> None:
-        ready = False
+        ready, kv = False, None
         try:
             async with asyncio.timeout(_ASKED_S):
                 ready = (await runtime.backends[name].readiness()).ready
+                kv = await runtime.backends[name].sample() if ready else None
         except TimeoutError:
             logger.warning("backend %r does not say how it is", name)
         except Exception:
@@ -105,6 +106,7 @@ class Worker:
                 logger.exception("backend %r cannot be asked how it is", name)
         if self._live.runtime is runtime:
             self._parts.metrics.backend_state(name, ready)
+            self._parts.metrics.kv(name, kv)
 
     async def stop(self, drain_s: float) -> bool:
         """Fail readiness, stop listening, wait for what runs. True when nothing had to be cut short."""
@@ -115,6 +117,7 @@ class Worker:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})
+        await self._parts.stop()
         await app.close_runtime(self._live.runtime)
         if self._closing:
             await asyncio.wait(self._closing)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from proxy.config_source import Source
 from proxy.telemetry.snapshot import Snapshot
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from proxy.config import Config
 from proxy.config_source import Source
 from proxy.dialects import body as bodies
 from proxy.dialects.chat import CHAT
-from proxy.dialects.prompt import Prompt
+from proxy.dialects.completions import COMPLETIONS
+from proxy.dialects.messages import MESSAGES
+from proxy.dialects.prompt import Dialect, Prompt
+from proxy.dialects.responses import RESPONSES
 from proxy.engines import EngineFailed, Engines, embedded_installed
 from proxy.errors import InvalidRequest, ProxyError
 from proxy.exchange import ANONYMOUS, Exchange
@@ -24,13 +28,22 @@ from proxy.handlers.explain import explain
 from proxy.routing import names
 from proxy.stages.identify import limit
 from proxy.telemetry.metrics import Metrics
+from proxy.tokens.counts import Counter
+from proxy.tokens.ratio import remarks
+
+_DIALECTS: Mapping[str, Dialect] = {
+    "chat": CHAT,
+    "completions": COMPLETIONS,
+    "responses": RESPONSES,
+    "messages": MESSAGES,
+}
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "count",
         help="count a request's tokens",
-        description="Count a chat request's body, or plain text, with the model's own tokenizer.",
+        description="Count a request's body, or plain text, with the model's own tokenizer.",
     )
     parser.add_argument(
         "file", metavar="FILE", nargs="?", default="-", help="a request body or text; - is stdin"
@@ -38,6 +51,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--model", metavar="M", help="the model (default: the one that the body names)")
     parser.add_argument(
         "--config", metavar="F", help="a TOML file (default: CHATFUSE_CONFIG, else the defaults)"
+    )
+    parser.add_argument(
+        "--dialect",
+        choices=list(_DIALECTS),
+        help="the API that the body is for (default: told by its messages, prompt or input)",
     )
     parser.add_argument("--json", action="store_true", help="everything as JSON")
     parser.set_defaults(run=run)
@@ -53,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     source = Source.named(options.config, os.environ, embedded=embedded_installed())
     settings = source.parse(source.text())
     try:
-        prompt = as_prompt(raw, options.model)
+        prompt = as_prompt(raw, options.model, options.dialect)
         result = asyncio.run(counted(settings, prompt))
     except ProxyError as error:
         print(f"{style.bad('error')} {error.message}", file=sys.stderr)
@@ -68,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_prompt(raw: bytes, model: str | None) -> Prompt:
-    """A chat body as it is, with the model replaced if one is given; plain text is one user message.
+def as_prompt(raw: bytes, model: str | None, dialect: str | None = None) -> Prompt:
+    """A body as it is, with the model replaced if one is given; plain text is one user message.
 
     Raises InvalidRequest, also for what looks like a body and is none: it would be counted as something else.
     """
@@ -77,20 +95,28 @@ def as_prompt(raw: bytes, model: str | None) -> Prompt:
         raise InvalidRequest("there is nothing to count")
     if raw.lstrip()[:1] == b"{":
         fields = bodies.parse(raw)
-        if "messages" not in fields:
-            raise InvalidRequest("the body has no messages: only chat requests and plain text can be counted")
+        spoken = _DIALECTS[dialect] if dialect else _told(fields)
     else:
+        spoken = CHAT
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"neither a chat request nor UTF-8 text (byte {error.start})") from None
+            raise InvalidRequest(f"neither a request nor UTF-8 text (byte {error.start})") from None
         fields = {"messages": [{"role": "user", "content": text}]}
         raw = json.dumps(fields).encode()
     if model is not None:
         raw = json.dumps({**fields, "model": model}).encode()
     elif "model" not in fields:
         raise InvalidRequest("no model is named: say which with --model")
-    return CHAT.parse(raw)
+    return spoken.parse(raw)
+
+
+def _told(fields: Mapping[str, Any]) -> Dialect:
+    """The API of a body, where its fields tell it; Anthropic's messages look like a chat."""
+    for name, dialect in (("messages", CHAT), ("prompt", COMPLETIONS), ("input", RESPONSES)):
+        if name in fields:
+            return dialect
+    raise InvalidRequest("the body has no messages, no prompt and no input: nothing that can be counted")
 
 
 async def counted(settings: Config, prompt: Prompt) -> dict[str, Any]:
@@ -105,7 +131,7 @@ async def counted(settings: Config, prompt: Prompt) -> dict[str, Any]:
         settings = used_by(settings, prompt.model)
         runtime = app.open_runtime(settings, parts, endpoints)
         try:
-            exchange = Exchange("count", "/v1/chat/completions", (), "", 0.0)
+            exchange = Exchange("count", prompt.dialect.path, (), "", 0.0)
             exchange.prompt = prompt
             exchange.caller = ANONYMOUS
             exchange.candidates = runtime.catalog.find(prompt.model, "", None)
@@ -124,12 +150,20 @@ async def counted(settings: Config, prompt: Prompt) -> dict[str, Any]:
                 await runtime.fitting.run(attempt)
             except ProxyError as error:
                 refusal = error
-            return await explain(attempt, refusal)
+            return await remarked(await explain(attempt, refusal), attempt.model.counter)
         finally:
             await app.close_runtime(runtime)
     finally:
         parts.close()
         await engines.stop()
+
+
+async def remarked(result: dict[str, Any], counter: Counter) -> dict[str, Any]:
+    """With a `remark` at each message whose tokens nobody would guess from its length."""
+    messages = result.get("messages", [])
+    said = await remarks(counter, [(message["characters"], message["tokens"]) for message in messages])
+    told = [{**message, "remark": remark} for message, remark in zip(messages, said, strict=True)]
+    return {**result, "messages": told}
 
 
 def used_by(settings: Config, model: str) -> Config:
@@ -166,11 +200,16 @@ def report(result: dict[str, Any], style: Style) -> str:
             ]
         )
     exact = "exactly " if result["exact"] else "at least " if not result["complete"] else "about "
-    lines = [table(rows, style), ""]
+    lines = [table(rows, style), ""] if len(rows) > 1 else []
     lines.append(
         f"prompt     {exact}{style.bold(format(result['tokens'], ','))} tokens for {result['model']}"
     )
     lines += [f"           {style.warn('not sure')}: {reason}" for reason in result["unsure"]]
+    lines += [
+        f"           {style.warn('unusual')}: message {message['index']}: {message['remark']}"
+        for message in result["messages"]
+        if message.get("remark")
+    ]
     lines.append(
         f"window     {window:,} tokens, {result['tokens'] / window:.1%} used"
         if window

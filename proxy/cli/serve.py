@@ -105,6 +105,8 @@ def model_lines(settings: Config) -> list[str]:
                 continue
             if backend.kind == "embedded":
                 places.append(f"{backend.name}: llama.cpp in a process beside this one")
+            elif backend.base_url is None:
+                places.append(f"{backend.name}: vLLM beside this one, ready when /readyz says so")
             else:
                 whose = {"client": "the client's own key", "config": "our key", "none": "no key"}[
                     backend.auth

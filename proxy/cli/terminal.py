@@ -68,7 +68,11 @@ class ProgressLine:
         self._step = 0
 
     def show(self, what: str) -> None:
+        """`what`: the line; empty when there is nothing to wait for any more."""
         if not self._stream.isatty():
+            return
+        if not what:
+            self.clear()
             return
         mark = self._SPINNER[self._step % len(self._SPINNER)]
         self._step += 1

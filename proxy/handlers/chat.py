@@ -77,6 +77,7 @@ async def _answer(call: Call, exchange: Exchange) -> None:
         unanswered: Unanswered | Overflow | BackendError | None
         try:
             await runtime.fitting.run(attempt)
+            runtime.ahead.sent(attempt)
             unanswered = await runtime.relay(attempt, call.client, more=i + 1 < len(exchange.candidates))
         except (Overflow, BackendError) as error:
             # It does not fit into this one, or the server that counts for it is down.
@@ -84,6 +85,9 @@ async def _answer(call: Call, exchange: Exchange) -> None:
                 raise
             unanswered = error
         if unanswered is None:
+            if exchange.outcome == "ok":
+                runtime.ahead.consider(attempt)
+                runtime.sampler.consider(attempt)
             return
         if failure is None:
             failure, failed = unanswered, attempt

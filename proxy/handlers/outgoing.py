@@ -103,7 +103,7 @@ def describe(exchange: Exchange, attempt: Attempt | None) -> Sequence[tuple[str,
         if hasattr(attempt, "shaped"):
             fields.append(("x-chatfuse-tokens-in", str(attempt.shaped.counts.tokens)))
             fields.append(("x-chatfuse-dropped-turns", str(attempt.shaped.dropped_turns)))
-            fields.append(("x-chatfuse-summary", "none"))
+            fields.append(("x-chatfuse-summary", attempt.shaped.summary))
         if hasattr(attempt, "max_tokens") and attempt.max_tokens.value is not None:
             clamped = attempt.max_tokens.clamped
             fields.append(("x-chatfuse-max-tokens", f"{attempt.max_tokens.value}"))

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from backends.json_bytes import json_bytes
+from backends.json_bytes import digestible
 
 INSTRUCTIONS: Final = (
     "You keep the memory of a conversation whose older part is being removed. Write down what must not be lost: "
@@ -24,6 +24,13 @@ WORDS_PER_TOKEN: Final = 0.6
 """Words asked for by token allowed: English has about 0.75 words a token, and the reply must not be cut off."""
 
 _LABEL: Final = "[Memory of the earlier part of this conversation, which is no longer shown:\n{text}\n]"
+
+
+class Boundary(NamedTuple):
+    """What a cut is sent with, from its first use on always; an empty text: with no summary."""
+
+    key: bytes
+    text: str
 
 
 class Summarized(NamedTuple):
@@ -50,7 +57,7 @@ def key(secret: bytes, owner: Iterable[str], dropped: Iterable[Mapping[str, Any]
     for part in owner:
         made.update(len(part).to_bytes(4, "big") + part.encode("utf-8", "surrogatepass"))
     for message in dropped:
-        data = json_bytes(message)
+        data = digestible(message)
         made.update(len(data).to_bytes(8, "big") + data)
     return made.digest()
 

@@ -19,7 +19,9 @@ class Cap:
         tokens = await _longest(it) if prompt.several and window else it.shaped.counts.tokens
         room = None if window is None or prompt.may_be_cut else window - tokens
         floor = minimum(model.cap, reasoning)
-        if room is not None and room < floor and (model.context.strategy != "keep" or prompt.caps):
+        # Alone, with nothing to change, the upstream judges; else the next model may have the room.
+        judges = model.context.strategy == "keep" and not prompt.caps and len(it.exchange.candidates) == 1
+        if room is not None and room < floor and not judges:
             raise Overflow(
                 tokens=tokens + floor,
                 complete=it.shaped.counts.complete,

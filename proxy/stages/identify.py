@@ -15,6 +15,7 @@ from proxy.exchange import ANONYMOUS, Caller, Exchange, Limit, Model, network_ho
 from proxy.routing.names import matches
 
 CONTEXT_HEADER = "x-chatfuse-context"
+_STRATEGIES: Mapping[str, config.Strategy] = {"keep": "keep", "trim": "trim", "summarize": "summarize"}
 
 
 class Catalog(Protocol):
@@ -103,15 +104,17 @@ def chosen_strategy(headers: Headers, caller: Caller) -> config.Strategy | None:
     """The strategy that the client asks for by header, if it may. Raises InvalidRequest, NotAllowed."""
     for name, value in headers:
         if name.lower() == CONTEXT_HEADER:
-            if value not in ("keep", "trim"):
+            chosen = _STRATEGIES.get(value)
+            if chosen is None:
                 raise InvalidRequest(
-                    f"{CONTEXT_HEADER} must be keep or trim, not {shown(value)}", param=CONTEXT_HEADER
+                    f"{CONTEXT_HEADER} must be keep, trim or summarize, not {shown(value)}",
+                    param=CONTEXT_HEADER,
                 )
             if not caller.may_choose_context:
                 raise NotAllowed(
                     f"the caller {caller.name!r} may not set {CONTEXT_HEADER}", code="context_not_allowed"
                 )
-            return "trim" if value == "trim" else "keep"
+            return chosen
     return None
 
 

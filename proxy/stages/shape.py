@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from proxy import conversation
@@ -11,39 +12,50 @@ from proxy.errors import Overflow
 from proxy.exchange import Attempt, Model, Shaped
 from proxy.history import plain, plan
 from proxy.history.plan import Cut
+from proxy.memories import Book, Memories
 from proxy.tokens.counts import Counts
 
 
 class Shape:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
     async def __call__(self, it: Attempt) -> None:
-        model, budget = it.model, it.model.budget
+        model, budget, limit = it.model, it.model.budget, it.model.limit
         if model.context.strategy == "keep":
             it.shaped = Shaped(it.counts)
             return
         talk = await conversation.squeezed(it.prompt, model.context, model.counter, it.counts)
-        if budget is None or talk.counts.tokens <= budget or it.prompt.several:
+        if budget is None or limit is None or talk.counts.tokens <= limit or it.prompt.several:
             it.shaped = _shaped(it, talk, None, talk.counts)
         elif it.prompt.messages:
-            it.shaped = await _cut(it, talk, budget)
+            memories = Memories(self._book, it) if model.context.strategy == "summarize" else None
+            it.shaped = await _cut(it, replace(talk, memory=memories), budget, limit, memories)
         else:
-            it.shaped = await _cut_plain(it, budget)
+            it.shaped = await _cut_plain(it, budget, limit)
 
 
-def _shaped(it: Attempt, talk: Conversation, cut: Cut | None, counts: Counts) -> Shaped:
+def _shaped(
+    it: Attempt, talk: Conversation, cut: Cut | None, counts: Counts, memories: Memories | None = None
+) -> Shaped:
+    cut = cut if cut is not None and cut.dropped_messages else None
     return Shaped(
         counts=counts,
-        cut=cut if cut is not None and cut.dropped_messages else None,
+        cut=cut,
         trimmed_tokens=max(0, it.counts.tokens - counts.tokens),
         edits=talk.edits(cut),
+        summary="none" if memories is None or cut is None else memories.state(cut),
+        boundary=None if memories is None or cut is None else memories.boundary(cut),
     )
 
 
-async def _cut(it: Attempt, talk: Conversation, budget: int) -> Shaped:
-    made = await conversation.planned(talk, budget)
+async def _cut(it: Attempt, talk: Conversation, budget: int, limit: int, memories: Memories | None) -> Shaped:
+    """The grid is the budget's alone: the limit may change with what is learned of the server, places do not."""
+    made = await conversation.planned(talk, budget, limit)
     while True:
-        cut, counts = await search(made, budget)
+        cut, counts = await search(made, limit)
         if cut is not None:
-            return _shaped(it, made, cut, counts)
+            return _shaped(it, made, cut, counts, memories)
         deeper = await conversation.shortened_further(made, budget)
         if deeper is None:
             raise _overflow(it.model, counts, "even with all of the history dropped that may go")
@@ -56,9 +68,9 @@ class Found(NamedTuple):
     """Exact, with this cut; without one, the smallest that was seen."""
 
 
-async def search(made: Planned, budget: int) -> Found:
-    """The smallest cut with which the exact count is in the budget."""
-    searching = plan.search(made.cuts, made.counts.tokens, budget)
+async def search(made: Planned, limit: int) -> Found:
+    """The smallest cut with which the exact count is in the limit."""
+    searching = plan.search(made.cuts, made.counts.tokens, limit)
     tried = {made.cuts[0]: made.counts}
     try:
         cut = next(searching)
@@ -72,7 +84,7 @@ async def search(made: Planned, budget: int) -> Found:
     return Found(None, min(tried.values(), key=lambda counts: counts.tokens))
 
 
-async def _cut_plain(it: Attempt, budget: int) -> Shaped:
+async def _cut_plain(it: Attempt, budget: int, limit: int) -> Shaped:
     """One end of a plain prompt."""
     prompt, model, context = it.prompt, it.model, it.model.context
     text = plain.cuttable(prompt.fields)
@@ -87,9 +99,9 @@ async def _cut_plain(it: Attempt, budget: int) -> Shaped:
     measure = Texts(model.counter)
     if context.completions_keep == "tail":
         quantum = plan.quantum(budget, context.low_water)
-        part = await plain.end_of(text, it.counts.tokens, budget, quantum, measure, count)
+        part = await plain.end_of(text, it.counts.tokens, limit, quantum, measure, count)
     else:
-        part = await plain.beginning_of(text, it.counts.tokens, budget, measure, count)
+        part = await plain.beginning_of(text, it.counts.tokens, limit, measure, count)
     if part is None:
         raise _overflow(model, min(tried, key=lambda each: each.tokens), "even with all cut off that may go")
     await count(part)
@@ -104,7 +116,7 @@ def _overflow(model: Model, counts: Counts, why: str) -> Overflow:
     return Overflow(
         tokens=counts.tokens,
         complete=True,
-        limit=model.budget or 0,
+        limit=model.limit or 0,
         what=f"the context budget, {why}",
         status=model.context.overflow_status,
         advice="Shorten the last message, the tools or the system prompt.",

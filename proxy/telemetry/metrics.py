@@ -8,6 +8,7 @@ from typing import TypeVar
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from backends.kv_state import KvState
 from proxy.config import Telemetry
 from proxy.telemetry.labels import Bounded, client_ip
 
@@ -19,6 +20,19 @@ TTFT_SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.
 """2.0 is a bound of its own: a first token later than that is called slow."""
 CHUNK_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 COUNT_ERROR = (-1000, -100, -10, -1, 0, 1, 10, 100, 1000)
+
+KV_GAUGES = {
+    "used_ratio": "Share of an engine's KV cache that is taken; of its fullest rank.",
+    "unused_ratio": "Share of the taken KV memory that lies unused in last blocks, as it is to be expected.",
+    "blocks": "Blocks of an engine's KV cache.",
+    "block_tokens": "Tokens of one block.",
+    "running": "Requests that the engine works on.",
+    "waiting": "Requests that wait inside the engine.",
+    "preemptions": "Requests put aside for want of KV memory since the engine was started.",
+    "prefix_hit_tokens": "Prompt tokens found in the engine's prefix cache since it was started.",
+    "prefix_query_tokens": "Prompt tokens looked for in the engine's prefix cache since it was started.",
+}
+"""By the fields of `backends.kv_state.KvState`."""
 
 T = TypeVar("T")
 
@@ -80,7 +94,9 @@ class Metrics:
             "model",
         )
         self._truncated = counter(
-            "chatfuse_silent_truncation", "Replies whose upstream read far fewer tokens than were sent.", "model"
+            "chatfuse_silent_truncation",
+            "Replies whose upstream read far fewer tokens than were sent.",
+            "model",
         )
         self._margin = Gauge(
             "chatfuse_count_margin_ratio",
@@ -92,7 +108,9 @@ class Metrics:
         self._cuts = counter("chatfuse_cuts", "Requests whose history was cut.", "model")
         self._summaries = counter("chatfuse_summaries", "Summaries by what became of them.", "outcome")
         self._prewarms = counter(
-            "chatfuse_prewarms", "Prompts sent ahead of the turn that cuts, by what became of them.", "outcome"
+            "chatfuse_prewarms",
+            "Prompts sent ahead of the turn that cuts, by what became of them.",
+            "outcome",
         )
         self._clamped = counter(
             "chatfuse_max_tokens_clamped", "Completion caps that were lowered.", "model", "reason"
@@ -106,6 +124,23 @@ class Metrics:
             ["backend"],
             registry=registry,
         )
+
+        self._kv = {
+            name: Gauge(f"chatfuse_kv_{name}", text, ["source"], registry=registry)
+            for name, text in KV_GAUGES.items()
+        }
+        self._kv_shown: set[tuple[str, str]] = set()
+
+    def kv(self, source: str, state: KvState | None) -> None:
+        """What an engine does not say is not exposed: 0 would be a statement."""
+        for name, gauge in self._kv.items():
+            value = getattr(state, name) if state is not None else None
+            if value is not None:
+                gauge.labels(source).set(value)
+                self._kv_shown.add((name, source))
+            elif (name, source) in self._kv_shown:
+                gauge.remove(source)
+                self._kv_shown.discard((name, source))
 
     def _child(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         child = self._children.get(key)

@@ -13,10 +13,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from proxy.telemetry.metrics import KV_GAUGES
+
 SampleKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 ONE_STANDS_FOR_ALL: Mapping[str, Callable[[float, float], float]] = {
     "chatfuse_backend_state": min,  # a backend that one worker cannot reach is not well
     "chatfuse_count_margin_ratio": max,
+    # Each worker asks the engine itself.
+    **dict.fromkeys((f"chatfuse_kv_{name}" for name in KV_GAUGES), max),
 }
 """Gauges that are not summed over processes."""
 

@@ -48,7 +48,8 @@ class Counter(Protocol):
     async def clip(self, text: str, head_tokens: int, tail_tokens: int) -> tuple[str, str]:
         """A beginning of at most `head_tokens` and an end of at most `tail_tokens`, as long as they can be.
 
-        Cut between characters, at token boundaries of the text; they never overlap. The same text and numbers
-        give the same answer in every process.
+        Cut between whole characters as a reader sees them, at the end of a word where one is near, so that both
+        have the tokens that they had in the text; they never overlap. The same text and numbers give the same
+        answer in every process, and the second time for nothing.
         """
         ...

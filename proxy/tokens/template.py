@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from proxy.tokens import template_llama
 from proxy.tokens.template_jinja import environment, takes_parts
 from proxy.tokens.template_request import (
     ServerFlags,
     TemplateRefused,
     conversation,
-    doubts_of_llama_cpp,
+    doubts_of_vllm,
     variables,
     without_developers,
 )
@@ -44,6 +45,16 @@ class _Compiled:
         self.parts = takes_parts(jinja.parse(source)) if asked == "auto" else asked == "openai"
         # vLLM 0.32, renderers/hf.py (`_detect_developer_role_support`).
         self.knows_developers = '"developer"' in source or "'developer'" in source
+
+    def render(
+        self, special: Mapping[str, Any], given: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+    ) -> str:
+        named = {"tools": None, "documents": None, "add_generation_prompt": False}
+        try:
+            return self.template.render({**named, **special, **given, "messages": messages})
+        except Exception as error:
+            # A template is code: on odd messages it fails in any way that code can.
+            raise TemplateRefused(str(error) or type(error).__name__) from error
 
 
 class ChatTemplate:
@@ -96,27 +107,14 @@ class ChatTemplate:
         """The prompt of a chat request."""
         given = variables(body, self._flags)
         compiled = self._choose(given.get("tools"))
-        llama_cpp = self.on_llama_cpp
-        talk = conversation(body.get("messages"), parts=compiled.parts, empty=llama_cpp)
-        messages = talk.messages
-        if llama_cpp:
-            talk.unsure.update(dict.fromkeys(doubts_of_llama_cpp(messages, given)))
-        if not compiled.knows_developers and any(message["role"] == "developer" for message in messages):
-            messages = without_developers(messages)
-        if not messages:
-            raise TemplateRefused("no messages")
-        end = None
-        if given.pop("continue_final_message", False):
-            if given.get("add_generation_prompt"):
-                raise TemplateRefused("both `continue_final_message` and `add_generation_prompt`")
-            end = _mark_end(messages, compiled.source)
-        named = {"tools": None, "documents": None, "add_generation_prompt": False}
-        try:
-            text = compiled.template.render({**named, **self._special, **given, "messages": messages})
-        except Exception as error:
-            # A template is code: on odd messages it fails in any way that code can.
-            raise TemplateRefused(str(error) or type(error).__name__) from error
-        return Prompt(text if end is None else _cut_end(text, end), tuple(talk.unsure))
+        talk = conversation(body.get("messages"), parts=compiled.parts, empty=self.on_llama_cpp)
+        if self.on_llama_cpp:
+            talk.unsure.update(dict.fromkeys(template_llama.doubts(talk.messages, given, compiled.source)))
+            text = _render_for_llama_cpp(self._special, compiled, given, talk.messages, body)
+        else:
+            talk.unsure.update(dict.fromkeys(doubts_of_vllm(body)))
+            text = _render_for_vllm(self._special, compiled, given, talk.messages)
+        return Prompt(text, tuple(talk.unsure))
 
     def _choose(self, tools: Any) -> _Compiled:
         """transformers 5.24, tokenization_utils_base.py (`get_chat_template`)."""
@@ -125,6 +123,39 @@ class ChatTemplate:
         if "default" not in self._compiled:
             raise TemplateRefused(f"no default among the templates {', '.join(sorted(self._compiled))}")
         return self._compiled["default"]
+
+
+def _render_for_vllm(
+    special: Mapping[str, Any], compiled: _Compiled, given: dict[str, Any], messages: list[dict[str, Any]]
+) -> str:
+    if not compiled.knows_developers and any(message["role"] == "developer" for message in messages):
+        messages = without_developers(messages)
+    if not messages:
+        raise TemplateRefused("no messages")
+    if not given.pop("continue_final_message", False):
+        return compiled.render(special, given, messages)
+    if given.get("add_generation_prompt"):
+        raise TemplateRefused("both `continue_final_message` and `add_generation_prompt`")
+    end = _mark_end(messages, compiled.source)
+    return _cut_end(compiled.render(special, given, messages), end)
+
+
+def _render_for_llama_cpp(
+    special: Mapping[str, Any],
+    compiled: _Compiled,
+    given: dict[str, Any],
+    messages: list[dict[str, Any]],
+    body: Mapping[str, Any],
+) -> str:
+    given.pop("continue_final_message", None)
+    if body.get("documents") is not None:  # known to it as a variable of the template only
+        given["documents"] = (body.get("chat_template_kwargs") or {}).get("documents")
+    messages = template_llama.developers_as_systems(messages, compiled.source)
+    text = template_llama.continued(body)
+    if text is None:
+        return compiled.render(special, given, messages)
+    given["add_generation_prompt"] = template_llama.begins(body)
+    return compiled.render(special, given, messages[:-1]) + text
 
 
 def _mark_end(messages: list[dict[str, Any]], source: str) -> str:

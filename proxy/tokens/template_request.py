@@ -186,14 +186,6 @@ def _arguments(given: Any) -> dict[str, Any]:
     return dict(given) if isinstance(given, Mapping) else {}
 
 
-def doubts_of_llama_cpp(messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> Iterator[str]:
-    """What llama.cpp does otherwise than vLLM (seen with xllamacpp 2026.10), where we do not follow it."""
-    if messages and messages[-1]["role"] == "assistant":
-        yield "llama.cpp continues a last message of the assistant"
-    if given.get("tools"):
-        yield "tools, which llama.cpp may print otherwise"
-
-
 def without_developers(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """For a template that does not know the role: developers are systems, and all systems one, first."""
     systems: list[str] = []
@@ -237,6 +229,14 @@ def variables(body: Mapping[str, Any], flags: ServerFlags) -> dict[str, Any]:
         extra["enable_thinking"] = effort != "none"
     start = {**flags.default_chat_template_kwargs, **_given({"tools": tools(body, flags)})}
     return start | _given({**asked, **_given(extra)})
+
+
+def doubts_of_vllm(body: Mapping[str, Any]) -> Iterator[str]:
+    """What a request may ask of it that is not followed here."""
+    if body.get("truncate_prompt_tokens") is not None:
+        yield "`truncate_prompt_tokens`: the server may cut the prompt"
+    if body.get("add_special_tokens"):
+        yield "`add_special_tokens`: the server may add some"
 
 
 def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:

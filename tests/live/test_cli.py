@@ -214,6 +214,21 @@ async def test_count_as_json(folder: Path) -> None:
     assert [message["characters"] for message in found["messages"]] == [11]
 
 
+async def test_count_warns_of_text_that_has_more_tokens_than_its_length_shows(folder: Path) -> None:
+    plain = await run(folder, "count", stdin=chat(content="All work and no play. " * 30))
+    assert "unusual" not in plain.out
+    dense = await run(folder, "count", stdin=chat(content="市议会星期二开会决定是修复还是更换" * 10))
+    assert dense.code == 0
+    assert "unusual: message 0: 170 characters are" in dense.out
+
+
+async def test_count_of_a_plain_prompt(folder: Path) -> None:
+    body = b'{"model": "gpt-3.5-turbo-instruct", "prompt": "Say this is a test"}'
+    ended = await run(folder, "count", stdin=body)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("prompt     exactly 5 tokens for gpt-3.5-turbo-instruct")
+
+
 async def test_count_says_what_would_be_trimmed_and_refused(folder: Path) -> None:
     (folder / "c.toml").write_text(
         openai_config(

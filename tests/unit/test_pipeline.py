@@ -139,6 +139,11 @@ kind = "openai"
 name = "b"
 kind = "openai"
 
+[[backends]]
+name = "own"
+kind = "openai"
+auth = "none"
+
 [[models]]
 name = "keeps"
 targets = [{ backend = "a", model = "gpt-4o" }]
@@ -148,6 +153,14 @@ targets = [{ backend = "a", model = "gpt-4o" }, { backend = "b", model = "gpt-4o
 window = 200
 context = { strategy = "trim" }
 fallbacks = ["keeps"]
+[[models]]
+name = "remembers"
+targets = [{ backend = "own", model = "gpt-4o" }]
+window = 200
+context = { strategy = "summarize", summary = { model = "keeps-own" } }
+[[models]]
+name = "keeps-own"
+targets = [{ backend = "own", model = "gpt-4o" }]
 [[models]]
 name = "thinks"
 targets = [{ backend = "a", model = "o3" }]
@@ -186,6 +199,7 @@ REQUESTS: list[tuple[dict[str, Any], list[tuple[str, str]], str]] = [
     ({"model": "thinks", "messages": turns(1), "max_completion_tokens": 5}, [], ""),
     ({"model": "thinks", "messages": turns(40)}, [], ""),
     ({"model": "thinks", "messages": turns(4), "max_tokens": 5}, [], ""),
+    ({"model": "remembers", "messages": turns(5)}, [("authorization", "Bearer x")], ""),
     ({"model": "nobody's", "messages": turns(1)}, [], ""),
     ({"model": "keeps", "messages": "none"}, [], ""),
 ]

@@ -85,6 +85,22 @@ async def test_what_fits_into_no_cut_goes_to_the_model_with_the_larger_window(
         assert upstream.received == []
 
 
+async def test_also_where_nothing_is_trimmed_and_the_window_is_known(
+    start_proxy: StartProxy, upstream: ScriptedUpstream
+) -> None:
+    async with ScriptedUpstream() as second:
+        text = config(upstream, second).replace('"trim"', '"keep"')
+        proxy = await start_proxy(text)
+        status, headers, _ = await post(proxy, chat("word " * 2000, model="small"))
+        assert (status, headers["x-chatfuse-model"]) == (200, "large")
+        assert upstream.received == []
+        # One that has nowhere else to go is the upstream's to judge.
+        status, headers, _ = await post(proxy, chat("word " * 9000, model="large"))
+        assert (status, headers["x-chatfuse-model"]) == (200, "large")
+        status, _, body = await post(proxy, chat("word " * 9000, model="small"))
+        assert (status, b"1000 tokens" in body) == (400, True)
+
+
 async def test_what_fits_nowhere_is_the_overflow_of_the_model_that_was_asked_for(
     start_proxy: StartProxy, upstream: ScriptedUpstream
 ) -> None:

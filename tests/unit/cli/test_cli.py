@@ -86,13 +86,26 @@ def test_plain_text_is_one_message(raw: bytes) -> None:
         (b"", "nothing to count"),
         (b" \n", "nothing to count"),
         (b'{"messages": [', "not JSON"),
-        (b'{"model": "m", "input": "hi"}', "no messages"),
-        (b"\xff\xfe", "neither a chat request nor UTF-8"),
+        (b'{"model": "m", "text": "hi"}', "no messages, no prompt and no input"),
+        (b"\xff\xfe", "neither a request nor UTF-8"),
     ],
 )
 def test_what_is_neither_a_request_nor_text_is_not_counted_as_something_else(raw: bytes, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         as_prompt(raw, "gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("body", "asked", "path"),
+    [
+        (b'{"model": "m", "prompt": "hi"}', None, "/v1/completions"),
+        (b'{"model": "m", "input": "hi"}', None, "/v1/responses"),
+        (BODY, None, "/v1/chat/completions"),
+        (BODY, "messages", "/v1/messages"),
+    ],
+)
+def test_the_dialect_is_told_by_the_body_or_named(body: bytes, asked: str | None, path: str) -> None:
+    assert as_prompt(body, None, asked).dialect.path == path
 
 
 @pytest.mark.parametrize("model", [None, "o3"])
@@ -121,7 +134,7 @@ def test_the_report_has_every_part() -> None:
             "unsure": ["a refusal"],
             "messages": [
                 {"index": 0, "role": "user", "tokens": 890, "characters": 2000},
-                {"index": 1, "role": "user", "tokens": 4, "characters": 0},
+                {"index": 1, "role": "user", "tokens": 4, "characters": 0, "remark": "as long as it is wide"},
             ],
             "cut": {
                 "dropped_messages": 2,
@@ -139,6 +152,7 @@ def test_the_report_has_every_part() -> None:
         "      0  user     890       2,000         0.45      89.0%",
         "prompt     at least 900 tokens for m",
         "not sure: a refusal",
+        "unusual: message 1: as long as it is wide",
         "window     1,000 tokens, 90.0% used",
         "trim       1 turns (2 messages, 1,234 tokens) go; message 2 is the first kept; 66 tokens are sent",
         "fuse       tripped at 800 tokens (enforce)",
@@ -239,6 +253,24 @@ def test_a_config_error_is_one_line_each_and_exit_code_1(
             "error server.port",
             "error log.level",
         ]
+
+
+def test_check_says_what_a_low_water_mark_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[[backends]]\nname = "up"\nkind = "openai"\nbase_url = "http://127.0.0.1:1/v1"\n'
+        '[[models]]\nname = "a"\ntargets = [{ backend = "up" }]\n'
+        'context = { strategy = "trim", budget_tokens = 4000, low_water = 0.5 }\n'
+        '[[models]]\nname = "b"\ntargets = [{ backend = "up" }]\ncontext = { strategy = "trim" }\n'
+        '[[models]]\nname = "c"\ntargets = [{ backend = "up" }]\n'
+    )
+    assert main(["check", "--config", str(file)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith(
+        "a: of 4,000 tokens about 2,925 (73%) are sent on average, 2,000 right after a cut"
+    )
+    assert told[1].startswith("b: on average about 75% of the budget")
+    assert not any(line.startswith("c:") for line in told)
 
 
 def test_count_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.history.turns import RESULTS, Unit, layout
+from proxy.history.turns import RESULTS, Unit, kept_items, layout
 from tests.unit.history.conversations import (
     ODD,
     Conversation,
     anything,
     assistant,
     calls,
+    conversations,
     result,
     system,
     user,
@@ -94,3 +95,45 @@ def test_odd_messages_do_not_raise(message: Any) -> None:
 def test_nothing() -> None:
     assert layout([]) == (0, ())
     assert layout([system()]) == (1, ())
+
+
+# --- messages that share what they came from ---
+
+
+def test_results_and_what_the_user_says_in_one_item_go_with_the_call() -> None:
+    messages = [user(), calls("a"), result("a"), user(), assistant(), user()]
+    origin = [range(1), range(1, 2), range(2, 3), range(2, 3), range(3, 4), range(4, 5)]
+    assert [(u.start, u.end, u.kind, u.opens_turn) for u in layout(messages, origin).units] == [
+        (0, 1, "user", True),
+        (1, 4, "calls", False),
+        (4, 5, "assistant", False),
+        (5, 6, "user", True),
+    ]
+
+
+def test_items_in_front_of_all_messages_bind_nothing() -> None:
+    messages = [system(), system(), user(), assistant()]
+    origin = [range(0), range(1), range(1, 2), range(2, 4)]
+    found = layout(messages, origin)
+    assert found.head == 2
+    assert [(u.start, u.end) for u in found.units] == [(2, 3), (3, 4)]
+
+
+def test_what_is_bound_over_several_messages_is_one_unit() -> None:
+    messages = [user(), calls("a"), user(), result("a"), user()]
+    bound = range(1, 4)
+    origin = [range(1), bound, bound, bound, range(4, 5)]
+    assert [(u.start, u.end) for u in layout(messages, origin).units] == [(0, 1), (1, 4), (4, 5)]
+
+
+def test_kept_messages_keep_their_items_once() -> None:
+    origin = [range(0), range(1), range(1, 4), range(3, 5), range(5, 6)]
+    assert kept_items(origin, [0, 2, 3]) == [1, 2, 3, 4]
+    assert kept_items(origin, [0, 1, 4]) == [0, 5]
+    assert kept_items(None, [0, 2]) == [0, 2]
+
+
+@given(conversations(broken=True))
+def test_each_message_of_its_own_item_is_as_without_items(talk: Conversation) -> None:
+    origin = [range(i, i + 1) for i in range(len(talk.messages))]
+    assert layout(talk.messages, origin) == layout(talk.messages)

@@ -110,9 +110,9 @@ def test_who_may_not_is_told() -> None:
     assert caught.value.error_code == "context_not_allowed"
 
 
-@pytest.mark.parametrize("value", ["", "TRIM", "trim, keep", "summarize", "x" * 1000])
+@pytest.mark.parametrize("value", ["", "TRIM", "trim, keep", "summarise", "x" * 1000])
 def test_an_unknown_strategy_is_told(value: str) -> None:
-    with pytest.raises(InvalidRequest, match="must be keep or trim") as caught:
+    with pytest.raises(InvalidRequest, match="must be keep, trim or summarize") as caught:
         chosen_strategy([("x-chatfuse-context", value)], FREE)
     assert caught.value.param == "x-chatfuse-context"
 

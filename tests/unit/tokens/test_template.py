@@ -114,12 +114,10 @@ def test_content_as_one_string() -> None:
     assert given(user([{"type": "text", "text": None}, {"type": "refusal", "refusal": "no"}])) == [user("no")]
 
 
-def test_llama_cpp_keeps_empty_parts_and_is_not_followed_everywhere() -> None:
+def test_llama_cpp_keeps_empty_parts() -> None:
     made = template(CHATML, ServerFlags(server="llama.cpp"))
     parts = [{"type": "text", "text": text} for text in ("", "a", "")]
     assert made.render({"messages": [user(parts)]}) == Prompt("<|user|>a\n</s><|assistant|>")
-    prompt = made.render({"messages": [{"role": "assistant", "content": "a"}], "tools": [{"function": {}}]})
-    assert len(prompt.unsure) == 2
 
 
 def test_content_as_parts() -> None:
