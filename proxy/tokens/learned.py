@@ -22,7 +22,8 @@ class LearnedCounter:
         if self._truth.distrusted and self.oracle is not None:
             return await self.oracle.count(body, limit)
         counts = await self.local.count(body, limit)
-        offset = self._truth.offset(body)
+        # What a server adds to a chat it does not add to a plain prompt.
+        offset = 0 if "prompt" in body else self._truth.offset(body)
         if not offset:
             return counts
         return replace(counts, tokens=max(0, counts.tokens + offset))

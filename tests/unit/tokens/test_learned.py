@@ -44,6 +44,13 @@ async def test_what_the_server_adds_is_added() -> None:
     assert (await plain.count(BODY)).tokens == before.tokens
 
 
+async def test_what_is_added_to_a_chat_is_not_added_to_a_plain_prompt() -> None:
+    truth, plain = Truth(), local()
+    truth.note(BODY, Counts(10, unsure=("x",)), 17)
+    body = {"prompt": "hello there"}
+    assert await LearnedCounter(plain, truth).count(body) == await plain.count(body)
+
+
 async def test_the_grid_is_laid_without_what_was_learned() -> None:
     truth, plain = Truth(), local()
     counter = LearnedCounter(plain, truth)
