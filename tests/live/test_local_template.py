@@ -40,7 +40,7 @@ context = {{ strategy = "trim" }}
 @pytest.fixture
 async def llama() -> AsyncIterator[Endpoint]:
     """A real llama.cpp server, to the proxy an upstream like any other."""
-    engine = LlamaEngine(LlamaOptions(window_tokens=1024, slots=2))
+    engine = LlamaEngine(LlamaOptions(window_tokens=1024, slots=2, threads=2))
     yield await engine.start()
     await engine.stop()
 

@@ -375,3 +375,9 @@ def test_names_tell_templates_apart() -> None:
     assert template("a").name != template("b").name
     assert template("a").name != template("a", bos_token="<s>").name
     assert template("a").name != template("a", ServerFlags(default_chat_template_kwargs={"x": 1})).name
+
+
+@pytest.mark.parametrize("asked", [{"truncate_prompt_tokens": 5}, {"add_special_tokens": True}])
+def test_what_a_request_may_ask_of_vllm_that_is_not_followed(asked: dict[str, Any]) -> None:
+    assert len(template(CHATML).render({"messages": [user("Hi")], **asked}).unsure) == 1
+    assert template(CHATML).render({"messages": [user("Hi")], **dict.fromkeys(asked)}).unsure == ()
