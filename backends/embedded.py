@@ -10,7 +10,7 @@ from backends.base import Oracle, Readiness, Timeouts, UpstreamRequest
 from backends.endpoint import Endpoint
 from backends.errors import BackendError
 from backends.http import HttpBackend, HttpOptions
-from backends.http_reply import read_all
+from backends.http_reply import take
 from backends.oracle import LlamaOracle, asker
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -50,10 +50,7 @@ class EmbeddedBackend(HttpBackend):
         try:
             async with asyncio.timeout(_HEALTH_S):
                 reply = await self.send(UpstreamRequest("GET", "/health", ()))
-                try:
-                    await read_all(reply, _MAX_ANSWER_BYTES)
-                finally:
-                    reply.close()
+                await take(reply, _MAX_ANSWER_BYTES)
         except BackendError as error:
             return Readiness(False, str(error))
         except TimeoutError:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends import llama_child
-from backends.child import Child, ChildSpec, Failure, Ready, State, Stream, Word
+from backends.child import Child, ChildSpec, Failure, Ready, Stream, Word
 from backends.child_output import what_mattered
 from backends.endpoint import Endpoint
+from backends.supervised import Supervised
 
 NAME = "the embedded engine"
 
@@ -114,34 +115,18 @@ def explain(stderr: Sequence[str]) -> str:
     return errors[0] if errors else what_mattered(stderr, keep=1)
 
 
-class LlamaEngine:
+class LlamaEngine(Supervised):
     """One engine. Its address and key stay the same over crashes and restarts of the process."""
 
     def __init__(
         self, options: LlamaOptions | None = None, on_change: Callable[[LlamaEngine], None] | None = None
     ) -> None:
         """`on_change` is called in the event loop at each change of `state`."""
+        super().__init__()
         self._options = options or LlamaOptions()
         self._on_change = on_change
         self._api_key = secrets.token_urlsafe(32)
         self._port: socket.socket | None = None
-        self._child: Child | None = None
-
-    @property
-    def state(self) -> State:
-        return self._child.state if self._child is not None else State.STOPPED
-
-    @property
-    def last_error(self) -> str | None:
-        return self._child.last_error if self._child is not None else None
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child is not None else None
-
-    @property
-    def restarts(self) -> int:
-        return self._child.restarts if self._child is not None else 0
 
     async def start(self) -> Endpoint:
         """Returns when the model is loaded. Raises EngineMissing, ChildError."""

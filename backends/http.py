@@ -19,7 +19,7 @@ from backends import headers as rules
 from backends.base import Auth, Headers, Oracle, Readiness, RefusedList, Timeouts, UpstreamRequest
 from backends.errors import BadReply, ClientBodyFailed, ConnectFailed, Interrupted, TimedOut
 from backends.http_errors import mapped
-from backends.http_reply import HttpReply, HttpSocket, read_all
+from backends.http_reply import HttpReply, HttpSocket, take
 from backends.kv_state import KvState
 
 if TYPE_CHECKING:
@@ -270,10 +270,7 @@ class HttpBackend:
             raise TimedOut("ttft_s", options.timeouts.ttft_s or 0.0, self.name) from None
         except _HandshakeRefused as refused:
             reply = HttpReply(refused.response, options.timeouts, started, self.name)
-            try:
-                body = await read_all(reply, _MAX_REFUSAL_BYTES)
-            finally:
-                reply.close()
+            body = await take(reply, _MAX_REFUSAL_BYTES)
             raise RefusedList(reply.status, reply.headers, body) from None
         return HttpSocket(socket, self.name)
 
@@ -284,10 +281,7 @@ class HttpBackend:
     async def list_models(self, headers: Headers) -> Sequence[Mapping[str, Any]]:
         """`models`, with just these fields."""
         reply = await self.send(UpstreamRequest("GET", "/v1/models", headers))
-        try:
-            body = await read_all(reply, _MAX_MODEL_LIST_BYTES)
-        finally:
-            reply.close()
+        body = await take(reply, _MAX_MODEL_LIST_BYTES)
         if reply.status != 200:
             raise RefusedList(reply.status, reply.headers, body)
         try:

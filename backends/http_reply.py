@@ -153,6 +153,14 @@ class HttpSocket:
         await self._socket.close(code=code, message=reason)
 
 
+async def take(reply: Reply, max_bytes: int) -> bytes:
+    """The whole body of a reply that is done with then, whatever comes of it. Raises as `read_all`."""
+    try:
+        return await read_all(reply, max_bytes)
+    finally:
+        reply.close()
+
+
 async def read_all(reply: Reply, max_bytes: int) -> bytes:
     """The whole body. Raises BadReply when it is longer than `max_bytes`."""
     parts: list[bytes] = []

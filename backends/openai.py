@@ -19,8 +19,6 @@ OPENAI_KEEPALIVE_S = 60.0
 
 _FOR_GOOD = frozenset((401, 403, 404, 405))
 """Refusals of `/v1/models` that asking again does not change."""
-
-
 _A_CHAT = {"messages": [{"role": "user", "content": "1"}]}
 
 
@@ -55,8 +53,6 @@ class OpenAIBackend(HttpBackend):
         return self._options.base_url.rstrip("/") != OPENAI_BASE_URL
 
     async def learn(self) -> bool:
-        if not self.tells:
-            return False
         try:
             entries = await self.list_models([OWN_AGENT])
         except RefusedList as refused:

@@ -10,7 +10,7 @@ import orjson
 from backends.base import UpstreamRequest
 from backends.errors import BadReply, Uncountable
 from backends.http import HttpBackend
-from backends.http_reply import read_all
+from backends.http_reply import take
 from backends.json_bytes import json_bytes
 
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -30,10 +30,7 @@ def asker(backend: HttpBackend) -> Ask:
                 raise Uncountable("nested too deep to be asked about") from None
             request = UpstreamRequest("POST", path, _JSON, body)
         reply = await backend.send(request)
-        try:
-            data = await read_all(reply, _MAX_ANSWER_BYTES)
-        finally:
-            reply.close()
+        data = await take(reply, _MAX_ANSWER_BYTES)
         if reply.status != 200:
             raise Uncountable(f"backend {backend.name!r} would not count this prompt (status {reply.status})")
         try:
@@ -85,13 +82,16 @@ class VllmOracle:
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
         if "messages" not in body and isinstance(body.get("prompt"), str):
-            special = body.get("add_special_tokens", True)
-            question = {"model": self._model, "prompt": body["prompt"], "add_special_tokens": special}
-            return _whole((await self._ask("/tokenize", question)).get("count"))
-        return _whole((await self._ask("/tokenize", chat_question(body, self._model))).get("count"))
+            return await self._text(body["prompt"], special=body.get("add_special_tokens", True))
+        return await self._count(chat_question(body, self._model))
 
     async def text_tokens(self, text: str) -> int:
-        question = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        return await self._text(text, special=False)
+
+    async def _text(self, text: str, *, special: Any) -> int:
+        return await self._count({"model": self._model, "prompt": text, "add_special_tokens": special})
+
+    async def _count(self, question: Mapping[str, Any]) -> int:
         return _whole((await self._ask("/tokenize", question)).get("count"))
 
 

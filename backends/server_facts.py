@@ -31,8 +31,8 @@ def read(entries: Sequence[Mapping[str, Any]], slot_window: int | None = None) -
     for entry in entries:
         name = entry["id"]
         software = software or _owner(entry)
-        window = entry.get("max_model_len", slot_window)
-        if isinstance(window, int) and not isinstance(window, bool) and window > 0:
+        window = _tokens(entry.get("max_model_len", slot_window))
+        if window is not None:
             windows[name] = window
         elif isinstance(entry.get("parent"), str):
             parents[name] = entry["parent"]
@@ -52,8 +52,11 @@ def is_llama_cpp(entries: Sequence[Mapping[str, Any]]) -> bool:
 def slot_window(props: Mapping[str, Any]) -> int | None:
     """`n_ctx` of llama.cpp's `/props`: tokens of one slot, not of all of them together."""
     settings = props.get("default_generation_settings")
-    window = settings.get("n_ctx") if isinstance(settings, Mapping) else None
-    return window if isinstance(window, int) and window > 0 else None
+    return _tokens(settings.get("n_ctx")) if isinstance(settings, Mapping) else None
+
+
+def _tokens(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _owner(entry: Mapping[str, Any]) -> Software:

@@ -105,12 +105,15 @@ class Account:
         if progress.tries:
             metrics.tokens(model, "prompt_sent", last.shaped.counts.tokens)
         if progress.usage_prompt is not None and last.shaped.counts.complete:
-            self.learn(last, progress.usage_prompt)
+            self._learn(last, progress.usage_prompt, model)
 
     def learn(self, last: Attempt, reported: int) -> None:
-        """Compare a count with the upstream's own, by its reply or by asking it."""
+        """Compare a count with the upstream's own, which was asked for it."""
+        self._learn(last, reported, model_label(last.exchange, self._metrics))
+
+    def _learn(self, last: Attempt, reported: int, model: str) -> None:
         exchange, served, counts = last.exchange, last.model, last.shaped.counts
-        metrics, model = self._metrics, model_label(last.exchange, self._metrics)
+        metrics = self._metrics
         metrics.count_error(model, reported - counts.tokens)
         if exchange.progress.backend != served.targets[0].backend.name:
             # Counted for the first target; another one may be another server.
@@ -127,9 +130,8 @@ class Account:
         about = {"request_id": exchange.id, "model": model, "backend": exchange.progress.backend}
         if found.truncated:
             metrics.silent_truncation(model)
-            if (
-                truth.truncations.bit_count() == 1
-            ):  # the 1st, 2nd, 4th, 8th …: it may happen with every request
+            # The 1st, 2nd, 4th, 8th …: it may happen with every request.
+            if truth.truncations.bit_count() == 1:
                 log.warning(
                     "the upstream read %d prompt tokens of %d that were sent: it truncates silently (time %d)",
                     reported,

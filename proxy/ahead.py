@@ -13,7 +13,7 @@ from typing import Final
 
 from backends.base import Target, UpstreamRequest
 from backends.errors import BackendError
-from backends.http_reply import read_all
+from backends.http_reply import take
 from proxy import conversation
 from proxy.conversation import Planned
 from proxy.dialects.chat import CHAT, is_reasoning
@@ -138,10 +138,7 @@ class Ahead:
         request = UpstreamRequest("POST", prompt.dialect.path, _JSON, prompt.dialect.encode(prompt, edits))
         async with asyncio.timeout(PREFILL_LIMIT_S):
             reply = await target.backend.send(request)
-            try:
-                await read_all(reply, _MAX_REPLY_BYTES)
-            finally:
-                reply.close()
+            await take(reply, _MAX_REPLY_BYTES)
         if reply.status != 200:
             raise BackendError(f"backend {target.backend.name!r} answered {reply.status}")
 

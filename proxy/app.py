@@ -14,6 +14,7 @@ from backends.endpoint import Endpoint
 from proxy import config, pipeline
 from proxy.account import Account
 from proxy.ahead import Ahead
+from proxy.bounded import remember
 from proxy.catalog import ModelCatalog
 from proxy.handlers.outgoing import describe
 from proxy.learner import Learner
@@ -170,9 +171,7 @@ class _Counters:
 def _remembered(known: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
     found = known.get(key)
     if found is None:
-        if len(known) >= _MAX_COUNTERS:
-            del known[next(iter(known))]
-        found = known[key] = make()
+        found = remember(known, key, make(), _MAX_COUNTERS)
     return found
 
 

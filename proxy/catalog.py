@@ -7,6 +7,7 @@ from typing import Protocol
 
 from backends.base import Backend, Target
 from proxy import config
+from proxy.bounded import remember
 from proxy.errors import InvalidRequest, ModelNotFound
 from proxy.exchange import Model
 from proxy.learner import Checkable
@@ -55,10 +56,8 @@ class ModelCatalog:
                 self._model(self._exact[fallback], fallback, caller, strategy)
                 for fallback in section.fallbacks
             ]
-            if len(self._found) >= _MAX_REMEMBERED:
-                # Names come from clients: forget the oldest rather than grow.
-                del self._found[next(iter(self._found))]
-            self._found[key] = found
+            # Names come from clients: forget the oldest rather than grow.
+            remember(self._found, key, found, _MAX_REMEMBERED)
         return found
 
     def _model(
@@ -104,10 +103,12 @@ class ModelCatalog:
         out = []
         for section in self._exact.values():
             first = section.targets[0]
+            if first.backend != backend:
+                continue
             target = Target(self._backends[first.backend], first.model or section.name, first.weight)
             oracle = target.backend.oracle(target.model)
             counter = self._counting.counter(section, target)
-            if first.backend == backend and oracle is not None and isinstance(counter, LearnedCounter):
+            if oracle is not None and isinstance(counter, LearnedCounter):
                 truth = self._counting.truth(target)
                 out.append(Checkable(section.name, counter.local, oracle, truth))
         return out

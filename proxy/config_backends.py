@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from proxy.config_base import EnvironmentValue, Name, Seconds, Secret, Section, Tokens, no_flag
 
+OPENAI_BASE_URL = "https://api.openai.com/v1"
+
 
 class _BackendSection(Section):
     name: Name
@@ -20,7 +22,7 @@ class _BackendSection(Section):
 
 class OpenAIBackend(_BackendSection):
     kind: Literal["openai"]
-    base_url: str = Field("https://api.openai.com/v1", pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+    base_url: str = Field(OPENAI_BASE_URL, pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
     auth: Literal["client", "config", "none"] = "client"
     api_key: Secret | None = None
     ask_usage: Literal["auto", "on", "off"] = "auto"
@@ -29,7 +31,7 @@ class OpenAIBackend(_BackendSection):
     @property
     def is_openai(self) -> bool:
         """OpenAI's own API, which tells neither windows nor counts."""
-        return self.base_url.rstrip("/") == "https://api.openai.com/v1"
+        return self.base_url.rstrip("/") == OPENAI_BASE_URL
 
     @model_validator(mode="after")
     def _key_fits_auth(self) -> OpenAIBackend:

@@ -75,10 +75,10 @@ class Planned(Conversation):
     """Units that fit nowhere, by their number, and the tokens to which each of their texts is shortened."""
 
 
-async def exact(counter: Counter, prompt: Prompt) -> Counts:
-    """The count, with every reason why the upstream may report another."""
-    counts = await counter.count(prompt.chat)
-    return replace(counts, unsure=(*counts.unsure, *prompt.unsure))
+async def exact(counter: Counter, prompt: Prompt, limit: int | None = None) -> Counts:
+    """The count, with every reason why the upstream may report another. `limit` as of `Counter.count`."""
+    counts = await counter.count(prompt.chat, limit)
+    return replace(counts, unsure=(*counts.unsure, *prompt.unsure)) if prompt.unsure else counts
 
 
 def loses_json(prompt: Prompt, cut: Cut) -> bool:

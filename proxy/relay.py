@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MAX_HELD_BYTES = 8 * 1024 * 1024
 """A reply that is no stream is held back up to this size, so that another target can still answer."""
-_TRY_NEXT = frozenset((408, 429, 500, 502, 503, 504, 529))
+TRY_NEXT = frozenset((408, 429, 500, 502, 503, 504, 529))
 """Statuses that say "not here, not now". 529 is Anthropic's "overloaded"."""
 
 Describe = Callable[[Exchange, Attempt], Headers]
@@ -104,7 +104,7 @@ class Relay:
                     await self._stream(attempt, reply, answer, strip_usage=False)
                     return None
                 held, complete = await hold(reply, attempt.exchange.progress)
-            if more and complete and reply.status in _TRY_NEXT:
+            if more and complete and reply.status in TRY_NEXT:
                 log.warning(
                     "backend %r answered %d",
                     target.backend.name,

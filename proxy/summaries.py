@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from proxy import config
+from proxy.bounded import remember
 from proxy.history.summary import Summarized
 from proxy.state.summaries import SummaryBook
 from proxy.summarizer import SummaryFailed
@@ -40,7 +40,7 @@ class Summaries:
         self._metrics = metrics
         self._book = book or SummaryBook()
         self._running: dict[bytes, asyncio.Task[None]] = {}
-        self._failed: OrderedDict[bytes, int] = OrderedDict()
+        self._failed: dict[bytes, int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def peek(self, key: bytes) -> str:
@@ -93,9 +93,7 @@ class Summaries:
             log.exception("a summary was not written")
         finally:
             if outcome == "failed":
-                self._failed[work.key] = self._failed.get(work.key, 0) + 1
-                while len(self._failed) > _FAILURES_REMEMBERED:
-                    self._failed.popitem(last=False)
+                remember(self._failed, work.key, self._failed.get(work.key, 0) + 1, _FAILURES_REMEMBERED)
             self._metrics.summary(outcome)
 
     async def settled(self) -> None:

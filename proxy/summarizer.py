@@ -10,13 +10,14 @@ import orjson
 
 from backends.base import Target, UpstreamRequest
 from backends.errors import BackendError
-from backends.http_reply import read_all
+from backends.http_reply import take
 from backends.json_bytes import json_bytes
 from proxy import config
-from proxy.dialects.chat import is_reasoning
+from proxy.dialects.chat import CHAT, is_reasoning
 from proxy.exchange import Model
 from proxy.history import summary
 from proxy.history.summary import Summarized
+from proxy.relay import TRY_NEXT
 
 TRIES: Final = 2
 PAUSE_S: Final = 1.0
@@ -29,7 +30,6 @@ MAX_PARTS: Final = 64
 MAX_ROUNDS: Final = 4
 _MAX_REPLY_BYTES: Final = 1024 * 1024
 _JSON: Final = [("Content-Type", "application/json")]
-_AGAIN: Final = frozenset((408, 429, 500, 502, 503, 504, 529))
 
 
 class SummaryFailed(Exception):
@@ -129,30 +129,25 @@ class _Writer:
 
     async def _send(self, target: Target, former: str, record: str) -> tuple[str, str, bool]:
         """(text, what went wrong, whether to try again)."""
+        reasoning = is_reasoning(target.model)
         body: dict[str, Any] = {
             "model": target.model,
             "messages": summary.questions(former, record, self._max_tokens),
+            CHAT.cap_names(reasoning=reasoning)[0]: self._max_tokens,
         }
-        if is_reasoning(target.model):
-            body["max_completion_tokens"] = self._max_tokens
-        else:
-            body |= {"max_tokens": self._max_tokens, "temperature": 0}
+        if not reasoning:  # those refuse a temperature
+            body["temperature"] = 0
         name = target.backend.name
         try:
             async with asyncio.timeout(LIMIT_S):
-                reply = await target.backend.send(
-                    UpstreamRequest("POST", "/v1/chat/completions", _JSON, json_bytes(body))
-                )
-                try:
-                    data = await read_all(reply, _MAX_REPLY_BYTES)
-                finally:
-                    reply.close()
+                reply = await target.backend.send(UpstreamRequest("POST", CHAT.path, _JSON, json_bytes(body)))
+                data = await take(reply, _MAX_REPLY_BYTES)
         except TimeoutError:
             return "", f"backend {name!r} took more than {LIMIT_S:g} s", True
         except BackendError as error:
             return "", str(error), True
         if reply.status != 200:
-            return "", f"backend {name!r} answered {reply.status}", reply.status in _AGAIN
+            return "", f"backend {name!r} answered {reply.status}", reply.status in TRY_NEXT
         text = summary.clean(_content(data))
         return text, "" if text else f"backend {name!r} wrote nothing", True
 

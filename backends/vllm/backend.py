@@ -11,7 +11,7 @@ from backends.endpoint import Endpoint
 from backends.engine_state import StateReader
 from backends.errors import BackendError, ConnectFailed, Interrupted, NotReady
 from backends.http import HttpOptions
-from backends.http_reply import HttpReply, read_all
+from backends.http_reply import HttpReply, take
 from backends.kv_state import KvState
 from backends.openai import OpenAIBackend
 from backends.oracle import OWN_AGENT
@@ -49,10 +49,7 @@ class VllmBackend(OpenAIBackend):
     async def _get(self, path: str) -> str:
         """Raises BackendError, also for an answer that is no 200."""
         reply = await self.send(UpstreamRequest("GET", path, [OWN_AGENT]))
-        try:
-            body = await read_all(reply, _MAX_METRICS_BYTES)
-        finally:
-            reply.close()
+        body = await take(reply, _MAX_METRICS_BYTES)
         if reply.status != 200:
             raise BackendError(f"backend {self.name!r} answered {path} with {reply.status}")
         return body.decode(errors="replace")

@@ -21,6 +21,7 @@ from backends.errors import BackendError
 from backends.http import HttpOptions
 from backends.lifeline import watched
 from backends.openai import OpenAIBackend
+from backends.supervised import Supervised
 from backends.vllm import preflight, preload, proof
 from backends.vllm.log_lines import StartLog, Step, share
 from backends.vllm.options import EngineOptions
@@ -35,41 +36,24 @@ _MAX_SOCKET_PATH_BYTES = 100
 _BAR_CELLS = 20
 
 
-class VllmEngine:
+class VllmEngine(Supervised):
     """One engine. Its address and key stay the same over crashes and restarts of the process."""
 
     def __init__(
         self, name: str, options: EngineOptions, on_change: Callable[[VllmEngine], None] | None = None
     ) -> None:
         """`name` is the backend's. `on_change` is called in the event loop at each change of `state` or `text`."""
+        super().__init__()
         self.name = name
         self.prepared: Prepared | None = None
         self._options = options
         self._on_change = on_change
         self._folder: Path | None = None
         self._endpoint: Endpoint | None = None
-        self._child: Child | None = None
         self._state: StateWriter | None = None
         self._log = StartLog()
         self._preload: preload.Preload | None = None
         self._preloading: asyncio.Task[None] | None = None
-
-    @property
-    def state(self) -> State:
-        return self._child.state if self._child is not None else State.STOPPED
-
-    @property
-    def last_error(self) -> str | None:
-        return self._child.last_error if self._child is not None else None
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process that holds its lifeline: the engine's own are its children."""
-        return self._child.pid if self._child is not None else None
-
-    @property
-    def restarts(self) -> int:
-        return self._child.restarts if self._child is not None else 0
 
     @property
     def read_ahead_bytes(self) -> int:

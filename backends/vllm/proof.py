@@ -12,7 +12,7 @@ import orjson
 from backends.base import UpstreamRequest
 from backends.errors import BackendError
 from backends.http import HttpBackend
-from backends.http_reply import read_all
+from backends.http_reply import take
 from backends.json_bytes import json_bytes
 from backends.oracle import OWN_AGENT
 
@@ -73,10 +73,7 @@ async def _ask(
 ) -> tuple[int | str, Any]:
     body = json_bytes(question) if question is not None else None
     reply = await backend.send(UpstreamRequest(method, path, _JSON if body else [OWN_AGENT], body))
-    try:
-        data = await read_all(reply, _MAX_ANSWER_BYTES)
-    finally:
-        reply.close()
+    data = await take(reply, _MAX_ANSWER_BYTES)
     try:
         return reply.status, orjson.loads(data) if data else None
     except orjson.JSONDecodeError:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from proxy import conversation
 from proxy.exchange import Attempt
 
 
 class Count:
     async def __call__(self, it: Attempt) -> None:
-        counts = await it.model.counter.count(it.prompt.chat, it.limit.stops_counting)
-        it.counts = replace(counts, unsure=(*counts.unsure, *it.prompt.unsure))
+        it.counts = await conversation.exact(it.model.counter, it.prompt, it.limit.stops_counting)

@@ -22,7 +22,9 @@ class Shape:
 
     async def __call__(self, it: Attempt) -> None:
         model, budget, limit = it.model, it.model.budget, it.model.limit
-        if model.context.strategy == "keep":
+        cuttable = budget is not None and limit is not None and not it.prompt.several
+        fits = not cuttable or it.counts.tokens <= (limit or 0)
+        if model.context.strategy == "keep" or (fits and not model.context.squeeze.any):
             it.shaped = Shaped(it.counts)
             return
         talk = await conversation.squeezed(it.prompt, model.context, model.counter, it.counts)

@@ -10,6 +10,7 @@ from typing import Any
 from backends.base import Oracle
 from backends.errors import Uncountable
 from backends.json_bytes import json_bytes
+from proxy.bounded import remember
 from proxy.tokens.clip import drive_async, pack, search, unpack
 from proxy.tokens.counts import Counts
 from proxy.tokens.plain import PlainPrompt, plain_prompt
@@ -94,9 +95,7 @@ class OracleCounter:
         return hashlib.blake2b(question, key=self._key, digest_size=16).digest()
 
     def _remember(self, key: bytes, answer: int) -> None:
-        if len(self._known) >= _MAX_REMEMBERED:
-            del self._known[next(iter(self._known))]
-        self._known[key] = answer
+        remember(self._known, key, answer, _MAX_REMEMBERED)
 
     async def _surely_over(self, texts: Sequence[str], limit: int) -> int:
         """A count above `limit` if the text alone is over it for sure, else 0.

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from backends.json_bytes import digestible
+from proxy.bounded import remember
 from proxy.tokens.counts import Counts
 
 MARGIN_STEPS: Final = (0.0, 0.01, 0.02, 0.04)
@@ -27,6 +28,7 @@ FEWER_TOKENS: Final = 64
 GUESSED_SHARE: Final = 0.5
 """A server that reports less than this share of a count that was not sure has left something out, too."""
 MAX_OFFSETS: Final = 1000
+"""Tool sets come from clients: what is remembered of them is bounded."""
 MAX_OFFSET_TOKENS: Final = 1024
 _SET_UP: Final = ("tools", "tool_choice", "functions", "response_format")
 """What a server may add a text of its own for."""
@@ -116,21 +118,12 @@ class Truth:
             return
         if key in self._offsets:
             del self._offsets[key]
-            self._forget_oldest(self._unstable)
-            self._unstable[key] = None
+            remember(self._unstable, key, None, MAX_OFFSETS)
         elif abs(error) <= MAX_OFFSET_TOKENS and (not sure or self._candidates.get(key) == error):
             self._candidates.pop(key, None)
-            self._forget_oldest(self._offsets)
-            self._offsets[key] = error
+            remember(self._offsets, key, error, MAX_OFFSETS)
         elif sure:
-            self._forget_oldest(self._candidates)
-            self._candidates[key] = error
-
-    @staticmethod
-    def _forget_oldest(known: dict[bytes, Any]) -> None:
-        # Tool sets come from clients: what is remembered of them is bounded.
-        if len(known) >= MAX_OFFSETS:
-            del known[next(iter(known))]
+            remember(self._candidates, key, error, MAX_OFFSETS)
 
 
 def is_truncated(counts: Counts, reported: int) -> bool:

@@ -8,34 +8,15 @@ from typing import Any
 
 from tests.conftest import StartProxy
 from tests.fakes.upstream import Answer, Peer, Received, ScriptedUpstream, completion, json_answer
-from tests.wire.test_summaries import MEMORY, Talk, is_question
+from tests.wire.talk import MEMORY, SUMMARY, Talk, config, is_question, nothing
 
-CONFIG = """
-[admin]
-port = 0
-[[backends]]
-name = "up"
-kind = "openai"
-base_url = "{url}"
-auth = "{auth}"
-[[models]]
-name = "gpt-4o"
-targets = [{{ backend = "up" }}]
-window = 4_000
-context = {{ strategy = "{strategy}", budget_tokens = 600, prewarm = true{summary} }}
-[[models]]
-name = "gpt-4o-mini"
-targets = [{{ backend = "up", model = "the-writer" }}]
-window = 4_000
-"""
 ANSWER_TOKENS = 40
 """About what the client then sends back as the answer."""
-SUMMARY = ', summary = { model = "gpt-4o-mini", max_tokens = 60, start_at = 0.6 }'
 
 
-def config(upstream: ScriptedUpstream, strategy: str = "trim", auth: str = "none") -> str:
-    summary = SUMMARY if strategy == "summarize" else ""
-    return CONFIG.format(url=upstream.base_url, auth=auth, strategy=strategy, summary=summary)
+def prewarming(upstream: ScriptedUpstream, strategy: str = "trim", auth: str = "none") -> str:
+    summary = f", summary = {SUMMARY}" if strategy == "summarize" else ""
+    return config(upstream, f", prewarm = true{summary}", strategy=strategy, auth=auth)
 
 
 def is_ahead(request: Received) -> bool:
@@ -72,7 +53,7 @@ async def test_the_turn_that_cuts_finds_its_prefix_sent_before_it(
     start_proxy: StartProxy, upstream: ScriptedUpstream
 ) -> None:
     upstream.default = well
-    proxy = await start_proxy(config(upstream))
+    proxy = await start_proxy(prewarming(upstream))
     talk = Watched(proxy, upstream)
     dropped, found = "0", 0
     for _ in range(25):
@@ -94,7 +75,7 @@ async def test_with_a_summary_the_prefix_has_it_and_keeps_it(
     start_proxy: StartProxy, upstream: ScriptedUpstream
 ) -> None:
     upstream.default = well
-    talk = Watched(await start_proxy(config(upstream, "summarize")), upstream)
+    talk = Watched(await start_proxy(prewarming(upstream, "summarize")), upstream)
     headers = await grow_until_cut(talk)
     assert headers["x-chatfuse-summary"] == "used"
     ahead = aheads(upstream)[-1]
@@ -106,7 +87,7 @@ async def test_with_a_clients_key_nothing_is_sent_ahead(
     start_proxy: StartProxy, upstream: ScriptedUpstream
 ) -> None:
     upstream.default = well
-    talk = Watched(await start_proxy(config(upstream, auth="client")), upstream)
+    talk = Watched(await start_proxy(prewarming(upstream, auth="client")), upstream)
     await grow_until_cut(talk)
     assert aheads(upstream) == []
 
@@ -127,9 +108,9 @@ async def test_what_is_sent_ahead_gives_way_to_a_request(
             await well(request, peer)
 
     upstream.default = hang
-    proxy = await start_proxy(config(upstream))
+    proxy = await start_proxy(prewarming(upstream))
     talk = Watched(proxy, upstream)
-    talk.settled = _nothing  # type: ignore[method-assign]
+    talk.settled = nothing  # type: ignore[method-assign]
     for _ in range(30):
         await talk.turn()
         with suppress(TimeoutError):
@@ -140,10 +121,6 @@ async def test_what_is_sent_ahead_gives_way_to_a_request(
         await gone[0].gone.wait()
     metrics = await proxy.metrics()
     assert metrics['chatfuse_prewarms_total{outcome="gave_way"}'] >= 1
-
-
-async def _nothing() -> None:
-    pass
 
 
 async def test_a_backend_that_refuses_it_costs_nothing(
@@ -159,7 +136,7 @@ async def test_a_backend_that_refuses_it_costs_nothing(
         return either
 
     upstream.default = refuse(well)
-    proxy = await start_proxy(config(upstream))
+    proxy = await start_proxy(prewarming(upstream))
     await grow_until_cut(Watched(proxy, upstream))
     metrics = await proxy.metrics()
     assert metrics['chatfuse_prewarms_total{outcome="failed"}'] >= 1

@@ -6,40 +6,15 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any
 
 import aiohttp
 
+from proxy.tokens.encodings import encoding
 from tests.conftest import StartProxy
 from tests.fakes.upstream import Answer, Peer, Received, ScriptedUpstream, completion, json_answer
 from tests.proxy_fixture import Proxy
 from tests.wire.requests import chat
-
-CONFIG = """
-[admin]
-port = 0
-[[backends]]
-name = "up"
-kind = "openai"
-base_url = "{url}"
-auth = "none"
-[[models]]
-name = "gpt-4o"
-targets = [{{ backend = "up" }}]
-window = 4_000
-context = {{ strategy = "summarize", budget_tokens = 600, summary = {summary} }}
-[[models]]
-name = "gpt-4o-mini"
-targets = [{{ backend = "up", model = "the-writer" }}]
-window = {window}
-{extra}
-"""
-SUMMARY = '{ model = "gpt-4o-mini", max_tokens = 60, start_at = 0.6 }'
-MEMORY = "Ann is 40 and lives in Oslo."
-
-
-def is_question(request: Received) -> bool:
-    return bool(request.json["model"] == "the-writer")
+from tests.wire.talk import MEMORY, SUMMARY, Talk, config, is_question, nothing
 
 
 def writer(write: Callable[[Received], Answer] | None = None) -> Answer:
@@ -56,59 +31,8 @@ def writer(write: Callable[[Received], Answer] | None = None) -> Answer:
     return answer
 
 
-class Talk:
-    """A conversation that grows by a turn with each request."""
-
-    def __init__(
-        self, proxy: Proxy, upstream: ScriptedUpstream, key: str = "k", path: str = "/chat/completions"
-    ) -> None:
-        self.proxy = proxy
-        self.upstream = upstream
-        self.key = key
-        self.path = path
-        self.messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
-
-    async def turn(self, text: str = "") -> dict[str, str]:
-        number = len(self.messages) // 2
-        self.messages.append(
-            {"role": "user", "content": text or f"Question {number}: " + "why is it so " * 12}
-        )
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                f"{self.proxy.base_url}{self.path}",
-                json={"model": "gpt-4o", "messages": self.messages},
-                headers={"Authorization": f"Bearer {self.key}"},
-            ) as answer,
-        ):
-            assert answer.status == 200, await answer.text()
-            headers = {k.lower(): v for k, v in answer.headers.items()}
-        self.messages.append({"role": "assistant", "content": f"Answer {number}: " + "because of that " * 8})
-        await self.settled()
-        return headers
-
-    async def settled(self) -> None:
-        parts = self.proxy.running.crew._worker._parts  # type: ignore[attr-defined]
-        await parts.ahead.settled()
-        await parts.summaries.settled()
-
-    @property
-    def sent(self) -> list[dict[str, Any]]:
-        """What the upstream got as the last chat."""
-        last = [request for request in self.upstream.received if not is_question(request)][-1]
-        messages: list[dict[str, Any]] = last.json["messages"]
-        return messages
-
-    def questions(self) -> list[Received]:
-        return [request for request in self.upstream.received if is_question(request)]
-
-
-async def begin(
-    start_proxy: StartProxy, upstream: ScriptedUpstream, window: int = 4000, extra: str = ""
-) -> Proxy:
-    return await start_proxy(
-        CONFIG.format(url=upstream.base_url, window=window, extra=extra, summary=SUMMARY)
-    )
+async def begin(start_proxy: StartProxy, upstream: ScriptedUpstream, window: int = 4000) -> Proxy:
+    return await start_proxy(config(upstream, f", summary = {SUMMARY}", window=window))
 
 
 async def until_cut(talk: Talk) -> dict[str, str]:
@@ -187,7 +111,7 @@ async def test_a_request_never_waits_and_a_late_summary_serves_the_next_boundary
 
     upstream.default = writer(slow)
     talk = Talk(await begin(start_proxy, upstream), upstream)
-    talk.settled = _nothing  # type: ignore[method-assign]
+    talk.settled = nothing  # type: ignore[method-assign]
     headers = await until_cut(talk)
     assert headers["x-chatfuse-summary"] == "pending"
     assert MEMORY not in json.dumps(talk.sent)
@@ -201,10 +125,6 @@ async def test_a_request_never_waits_and_a_late_summary_serves_the_next_boundary
     while headers["x-chatfuse-dropped-turns"] == first:
         headers = await talk.turn()
     assert headers["x-chatfuse-summary"] == "used"
-
-
-async def _nothing() -> None:
-    pass
 
 
 async def test_callers_never_share_a_summary(start_proxy: StartProxy, upstream: ScriptedUpstream) -> None:
@@ -251,8 +171,6 @@ async def test_a_record_longer_than_the_writers_window_is_read_by_parts(
     for _ in range(8):
         headers = await talk.turn()
     assert headers["x-chatfuse-summary"] == "used"
-    from proxy.tokens.encodings import encoding
-
     lengths = [
         sum(len(encoding("o200k_base").encode(m["content"])) for m in question.json["messages"])
         for question in talk.questions()
